@@ -5,10 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 _STOP_TIME = 10  # seconds until a portal that was asked to stop counts as hanging
@@ -55,14 +56,16 @@ def portal_environment() -> dict[str, str]:
 
 
 @contextmanager
-def portal_process(data: Path, *extra_args: str) -> Iterator[PortalProcess]:
+def portal_process(
+    data: Path, *extra_args: str, environment: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[PortalProcess]:
     """Run a portal on a free port with `data` as its directory; stop it at the end."""
     process = subprocess.Popen(
         portal_command("serve", "--listen", "127.0.0.1:0", "--data", str(data), *extra_args),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env=portal_environment(),
+        env={**portal_environment(), **environment},
     )
     assert process.stdout is not None
     assert process.stdin is not None
@@ -91,14 +94,14 @@ def running_portal(tmp_path: Path, *extra_args: str) -> Iterator[str]:
         yield portal.url
 
 
-def failing_start(*args: str) -> str:
+def failing_start(*args: str, environment: Mapping[str, str] = MappingProxyType({})) -> str:
     """Run a portal that cannot start; return its one line."""
     done = subprocess.run(
         portal_command("serve", *args),
         capture_output=True,
         text=True,
-        env=portal_environment(),
-        timeout=30,
+        env={**portal_environment(), **environment},
+        timeout=60,
         check=False,
     )
     assert done.returncode == 1

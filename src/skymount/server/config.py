@@ -9,6 +9,19 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """The store and the database that portals share."""
+
+    bucket: str
+    prefix: str
+    database: str = field(repr=False)  # it may have a password
+    endpoint: str = ""
+    """URL of the object store; empty for that of AWS."""
+    key: bytes = field(default=b"", repr=False)
+    """What skykeys are encrypted with; without one there are none."""
+
+
+@dataclass(frozen=True, slots=True)
 class PortalConfig:
     """How one embedded portal runs. Sizes in bytes, times in seconds."""
 
@@ -44,6 +57,8 @@ class PortalConfig:
     allow_origins: tuple[str, ...] = ()  # of web pages that may do everything; * for all
     content_host: str = ""
     """The name below which each skylink has a host of its own, for browsers."""
+    cluster: ClusterSettings | None = None
+    """What is used in place of `data`, if portals share their data."""
     upstream: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """The portals that are asked for what is not stored here, and the options of each client."""
     upstream_cache: int = 16 << 30

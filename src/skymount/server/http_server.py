@@ -3,7 +3,7 @@
 import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from functools import partial
 
 import trio
@@ -15,7 +15,7 @@ from skymount.server.config import PortalConfig
 from skymount.server.http.access_rules import AccessRules
 from skymount.server.http.connection import Connection
 from skymount.server.routes import build_app
-from skymount.server.storage.local_storage import open_local
+from skymount.server.storage.cluster.choice import open_storage
 from skymount.server.storage.portal_storage import PortalStorage
 from skymount.wire.http.host import is_loopback
 
@@ -37,8 +37,8 @@ async def serve(
     `on_listening` is called with its URL once it accepts connections. StorageError when the data
     directory cannot be used, ConfigError when the address cannot.
     """
-    async with open_local(config.data, config.keep) as stored:
-        with await trio.to_thread.run_sync(_listen, config, listener) as listening:
+    async with open_storage(config) as stored:
+        with await trio.to_thread.run_sync(listen, config, listener) as listening:
             # Accepted connections inherit it. It also ends one whose client reads nothing.
             timeout_ms = round(config.send_timeout * 1000)
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
@@ -46,10 +46,15 @@ async def serve(
             rules = AccessRules.of(config, on_loopback=is_loopback(listening.getsockname()[0]))
             async with _with_upstream(config, stored) as (storage, guard):
                 app = guard(build_app(config, storage, rules))
-                with control.listening(config.data) as commands:
+                with _control(config) as commands:
                     taking: Callable[[], Awaitable[None]] = partial(control.serve, commands, stored)
                     background = (*storage.background, taking)
                     await _run(config, app, listening, on_listening, stop, background)
+
+
+def _control(config: PortalConfig) -> AbstractContextManager[socket.socket | None]:
+    """Return the socket for commands on the data directory; none if that is not used."""
+    return nullcontext() if config.cluster else control.listening(config.data)
 
 
 @asynccontextmanager
@@ -66,7 +71,8 @@ async def _with_upstream(
         yield upstream
 
 
-def _listen(config: PortalConfig, listener: socket.socket | None) -> socket.socket:
+def listen(config: PortalConfig, listener: socket.socket | None) -> socket.socket:
+    """Return the socket to accept connections from; ConfigError."""
     host, port = config.host, config.port
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

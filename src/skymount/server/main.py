@@ -13,7 +13,9 @@ import trio
 from skymount import process_hardening
 from skymount.errors import SkymountError
 from skymount.server.config import PortalConfig
-from skymount.server.http_server import serve
+from skymount.server.http_server import listen, serve
+from skymount.server.storage.cluster.choice import open_storage
+from skymount.server.workers import Workers
 
 _SWITCH_INTERVAL = 0.0005  # seconds that hashing threads may keep the event loop waiting
 
@@ -22,10 +24,10 @@ def run(
     config: PortalConfig,
     *,
     on_listening: Callable[[str], None],
-    until_eof: bool,
+    until_eof: int | None = None,
     listener: socket.socket | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, or with `until_eof` also until standard input ends.
+    """Serve until SIGTERM or SIGINT, or also until the file of a descriptor ends.
 
     `listener` is a socket to accept connections from, in place of one at the address of `config`.
     """
@@ -36,14 +38,37 @@ def run(
     trio.run(_run, served, until_eof)
 
 
-async def _run(served: Callable[..., Awaitable[None]], until_eof: bool) -> None:
+def run_workers(
+    config: PortalConfig,
+    count: int,
+    *,
+    on_listening: Callable[[str], None],
+    listener: socket.socket | None = None,
+) -> int:
+    """Serve by several processes, as `run` does by this one; return the exit code."""
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+
+    def work(listening: socket.socket, tell: Callable[[str], None], life: int) -> int:
+        try:
+            run(config, on_listening=tell, until_eof=life, listener=listening)
+        except SkymountError as error:
+            sys.stderr.write(f"skymount: {error}\n")
+            return 1
+        return 0
+
+    open_storage(config)  # imports what all processes need, which they then share
+    with listen(config, listener) as listening:
+        return Workers(count, listening, work, on_listening).run()
+
+
+async def _run(served: Callable[..., Awaitable[None]], until_eof: int | None) -> None:
     shutdown = trio.Event()
     failure: SkymountError | None = None
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_set_on_signal, signals, shutdown)
-            if until_eof:
-                nursery.start_soon(_set_on_eof, shutdown)
+            if until_eof is not None:
+                nursery.start_soon(_set_on_eof, until_eof, shutdown)
             try:
                 await served(shutdown=shutdown)
             except SkymountError as error:  # raised below: the nursery would wrap it in a group
@@ -58,8 +83,8 @@ async def _set_on_signal(signals: AsyncIterator[int], shutdown: trio.Event) -> N
         shutdown.set()
 
 
-async def _set_on_eof(shutdown: trio.Event) -> None:
-    """Read and drop standard input until it ends."""
-    while await trio.to_thread.run_sync(os.read, 0, 4096, abandon_on_cancel=True):
+async def _set_on_eof(descriptor: int, shutdown: trio.Event) -> None:
+    """Read and drop a file until it ends."""
+    while await trio.to_thread.run_sync(os.read, descriptor, 4096, abandon_on_cancel=True):
         pass
     shutdown.set()

@@ -142,7 +142,7 @@ def test_memory_of_slow_uploads(tmp_path: Path) -> None:
     """Each holds a part of what it sent; when they have ended, the memory is free for others."""
     count, size = 24, (4 << 20) - 1000
     with portal_process(tmp_path) as portal, ExitStack() as stack:
-        Client(base_url=portal.url, timeout=60).get("/svc/stats").raise_for_status()
+        httpx.get(f"{portal.url}/svc/stats", timeout=60).raise_for_status()
         before = portal.rss()
         for _ in range(count):
             stack.enter_context(begin_upload(portal.url, size, 9 << 20))

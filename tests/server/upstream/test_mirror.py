@@ -58,8 +58,10 @@ def mirror_of(data: Path, *urls: str, size: str = "1 GiB") -> Iterator[Client]:
         yield client
 
 
-def test_readers_share_what_is_fetched(large: str, proxy: RecordingProxy, tmp_path: Path) -> None:
-    """U2: all who read the same at once share one fetch of each unit."""
+def test_readers_share_what_is_fetched(
+    large: str, at_origin: Client, proxy: RecordingProxy, tmp_path: Path
+) -> None:
+    """U2: all who read the same at once share one fetch of each unit. Uploads stay here."""
     with mirror_of(tmp_path / "mirror", proxy.url) as mirror:
 
         def read(_: int) -> bytes:
@@ -73,12 +75,17 @@ def test_readers_share_what_is_fetched(large: str, proxy: RecordingProxy, tmp_pa
         assert proxy.sent < 1.05 * len(LARGE)
         base = [each for each in proxy.requests if "basesector" in each[1]]
         assert len(base) == 1
+        own = mirror.upload_file("local.txt", b"stays here")
+        assert mirror.get(f"/{own}").content == b"stays here"
+        assert at_origin.get(f"/{own}").status_code == 404
 
 
 def test_what_was_seen_reads_without_upstream(
     large: str, at_origin: Client, proxy: RecordingProxy, tmp_path: Path
 ) -> None:
-    """U3: also after a restart of the mirror; what was not seen is no 404 then."""
+    """U3: also after a restart of the mirror; what was not seen is no 404 then. What is damaged on
+    disk is fetched again.
+    """
     unseen = at_origin.upload_file("unseen.txt", b"never read through the mirror")
     put(at_origin, signed("seen", bytes(34), 3))
     with mirror_of(tmp_path / "mirror", proxy.url) as mirror:
@@ -95,6 +102,15 @@ def test_what_was_seen_reads_without_upstream(
         assert answer.status_code == 502
         assert "upstream cannot be asked" in message_of(answer)
         assert mirror.get("/svc/registry", params=question("unseen")).status_code == 502
+    for path in (tmp_path / "mirror/v1/upstream/content/v1").glob("*/*"):
+        with path.open("r+b") as file:
+            file.seek(path.stat().st_size // 2)
+            file.write(b"damage")
+    proxy.is_gone = False
+    proxy.requests.clear()
+    with mirror_of(tmp_path / "mirror", proxy.url) as mirror:
+        assert mirror.get(f"/{large}/large.bin").content == LARGE
+        assert proxy.sent >= len(LARGE)
 
 
 def test_nothing_of_a_lie_is_served(large: str, proxy: RecordingProxy, tmp_path: Path) -> None:
@@ -208,19 +224,6 @@ def test_what_is_kept_is_bounded(at_origin: Client, origin: PortalProcess, tmp_p
     assert 8 * MIB < sum(kept) <= 33 * MIB
 
 
-def test_damage_on_disk_is_fetched_again(large: str, proxy: RecordingProxy, tmp_path: Path) -> None:
-    with mirror_of(tmp_path / "mirror", proxy.url) as mirror:
-        assert mirror.get(f"/{large}/large.bin").content == LARGE
-    for path in (tmp_path / "mirror/v1/upstream/content/v1").glob("*/*"):
-        with path.open("r+b") as file:
-            file.seek(path.stat().st_size // 2)
-            file.write(b"damage")
-    proxy.requests.clear()
-    with mirror_of(tmp_path / "mirror", proxy.url) as mirror:
-        assert mirror.get(f"/{large}/large.bin").content == LARGE
-    assert proxy.sent >= len(LARGE)
-
-
 def test_a_portal_upstream_of_itself_says_so(proxy: RecordingProxy, tmp_path: Path) -> None:
     """U6: at once, also where another portal is between."""
     with mirror_of(tmp_path / "first", proxy.url) as first:
@@ -251,13 +254,6 @@ def test_what_no_upstream_has_is_absent(
             assert mirror.get("/hnsres/nowhere").status_code == expected
             assert mirror.get(f"/{link_of('nowhere')}").status_code == expected
             proxy.is_gone = True
-
-
-def test_uploads_stay_here(at_origin: Client, origin: PortalProcess, tmp_path: Path) -> None:
-    with mirror_of(tmp_path / "mirror", origin.url) as mirror:
-        link = mirror.upload_file("local.txt", b"stays here")
-        assert mirror.get(f"/{link}").content == b"stays here"
-        assert at_origin.get(f"/{link}").status_code == 404
 
 
 def test_wrong_options(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import os
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +11,9 @@ from skymount.cli.commands import portal_storage
 from skymount.cli.commands.portal_hns import hns
 from skymount.cli.options import data_option, load_settings
 from skymount.errors import SkymountError
+
+if TYPE_CHECKING:
+    from skymount.server.config import ClusterSettings
 
 
 class _Address(click.ParamType[tuple[str, int]]):
@@ -63,6 +66,19 @@ def portal() -> None:
 portal.add_command(hns)
 for command in portal_storage.COMMANDS:
     portal.add_command(command)
+
+
+def _cluster(
+    store: str, endpoint: str, database: str, key_file: Path | None
+) -> "ClusterSettings | None":
+    """Parse what portals share; None if nothing is shared. ConfigError."""
+    from skymount.server.storage.cluster.settings import parse_settings
+
+    if not store:
+        if endpoint or database or key_file:
+            raise click.UsageError("--s3-endpoint, --database and --key-file need --store")
+        return None
+    return parse_settings(store, endpoint, database, key_file, os.environ)
 
 
 @portal.command()
@@ -140,6 +156,41 @@ for command in portal_storage.COMMANDS:
     help="Give content hosts of its own below this name in browsers, by a wildcard record of DNS.",
 )
 @click.option(
+    "--store",
+    default="",
+    metavar="URL",
+    help="Keep content in this object store, s3://BUCKET/PREFIX, which other portals may share; "
+    "--data is not used then.",
+)
+@click.option(
+    "--s3-endpoint",
+    default="",
+    metavar="URL",
+    help="Where the object store is, http(s)://HOST[:PORT], unless it is that of AWS.",
+)
+@click.option(
+    "--database",
+    default="",
+    metavar="URL",
+    help="Keep all else in this database, postgresql://USER@HOST/NAME, without a password; or name "
+    "it in SKYMOUNT_PORTAL_DATABASE.",
+)
+@click.option(
+    "--key-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Encrypt skykeys in the database with the key in this file: 64 hex digits, the same for "
+    "all portals.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    metavar="NUMBER",
+    help="Serve by so many processes; needs --store and --database.",
+)
+@click.option(
     "--upstream",
     multiple=True,
     metavar="URL",
@@ -160,6 +211,7 @@ def serve(
     password_file: Path | None,
     upstream: tuple[str, ...],
     until_eof: bool,
+    workers: int,
     **settings: Any,
 ) -> None:
     """Serve content over HTTP until interrupted.
@@ -172,19 +224,21 @@ def serve(
       skymount portal serve --listen 127.0.0.1:0 --data ./portal-data
       skymount portal serve --listen 0.0.0.0:4280 --password-file ./password
       skymount portal serve --upstream https://portal.example
+      skymount portal serve --store s3://bucket/portal --database postgresql://db/portal
     """
     from skymount import systemd
     from skymount.default_portal import write_address
     from skymount.fs.mountpoint import mounts_of
     from skymount.server.config import PortalConfig
     from skymount.server.http.basic_auth import read_password
-    from skymount.server.main import run
+    from skymount.server.main import run, run_workers
 
     environment = {} if until_eof else os.environb  # an embedded portal has no password
     host, port = listen
 
     def say(url: str) -> None:
-        write_address(config.data, url)
+        if config.cluster is None:
+            write_address(config.data, url)
         click.echo(f"listening on {url}")
         if not until_eof:  # an embedded portal is no service of its own
             systemd.notify(f"READY=1\nSTATUS=listening on {url}")
@@ -194,6 +248,16 @@ def serve(
         if listener is not None:
             host, port = listener.getsockname()[:2]
         password = read_password(password_file, environment)
+        settings["cluster"] = _cluster(
+            *(settings.pop(name) for name in ("store", "s3_endpoint", "database", "key_file"))
+        )
+        if workers > 1 and settings["cluster"] is None:
+            raise click.UsageError("--workers needs --store: processes cannot share --data")
+        on_disk = upstream or settings["keep"] or settings["max_storage"]
+        if on_disk and settings["cluster"] is not None:
+            raise click.UsageError(
+                "--upstream, --keep and --max-storage are about --data: not with --store"
+            )
         config = PortalConfig(
             host=host,
             port=port,
@@ -202,6 +266,8 @@ def serve(
             find_mounts=partial(mounts_of, os.getuid()),
             **settings,
         )
-        run(config, on_listening=say, until_eof=until_eof, listener=listener)
+        if workers > 1:
+            raise SystemExit(run_workers(config, workers, on_listening=say, listener=listener))
+        run(config, on_listening=say, until_eof=0 if until_eof else None, listener=listener)
     except SkymountError as error:  # exit code 1: a port in use is not wrong usage
         raise click.ClickException(str(error)) from None

@@ -1,6 +1,9 @@
 """``skymount portal hns``: the domains of a portal on this machine."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -8,6 +11,37 @@ from skymount.cli.options import data_option, load_settings
 from skymount.cli.output import emit, json_option, warn
 from skymount.errors import MalformedError, NotFoundError
 from skymount.wire.dialect import dialect_named
+
+if TYPE_CHECKING:
+    from skymount.server.storage.zone_file import Zone
+
+database_option = click.option(
+    "--database",
+    default="",
+    metavar="URL",
+    help="Use the database that portals share, postgresql://USER@HOST/NAME, in place of --data.",
+)
+
+
+def _change(data: Path, database: str, edit: "Callable[[Zone], Zone]") -> None:
+    from skymount.server.storage import zone_file
+    from skymount.server.storage.cluster.choice import open_names
+
+    if not database:
+        zone_file.change(data, edit)
+        return
+    with open_names(database, os.environ) as names:
+        names.change(edit)
+
+
+def _load(data: Path, database: str) -> "Zone":
+    from skymount.server.storage import zone_file
+    from skymount.server.storage.cluster.choice import open_names
+
+    if not database:
+        return zone_file.load(data)
+    with open_names(database, os.environ) as names:
+        return names.current()
 
 
 @click.group()
@@ -28,8 +62,9 @@ def hns() -> None:
 @click.argument("domain")
 @click.argument("value")
 @data_option
+@database_option
 @click.option("--dialect", metavar="NAME", help="Names for links without any: svc or skynet.")
-def set_(domain: str, value: str, data: Path, dialect: str | None) -> None:
+def set_(domain: str, value: str, data: Path, database: str, dialect: str | None) -> None:
     """Make DOMAIN lead to VALUE, and to nothing else.
 
     VALUE is a skylink, with or without a scheme, or a URL, with an optional path. A registry entry
@@ -55,13 +90,14 @@ def set_(domain: str, value: str, data: Path, dialect: str | None) -> None:
             f"{error}; in PUBLICKEY/DATAKEY both are 64 hex digits, the data key is hashed: "
             'easier is "$(skymount registry link KEY DATAKEY)"'
         ) from None
-    zone_file.change(data, lambda found: found.with_record(name, text))
+    _change(data, database, lambda found: found.with_record(name, text))
 
 
 @hns.command()
 @click.argument("domain")
 @data_option
-def remove(domain: str, data: Path) -> None:
+@database_option
+def remove(domain: str, data: Path, database: str) -> None:
     """Remove DOMAIN.
 
     \b
@@ -73,18 +109,21 @@ def remove(domain: str, data: Path) -> None:
 
     name = parse_domain(domain)
 
+    where = "the database" if database else data / zone_file.ZONE_FILE
+
     def edit(found: zone_file.Zone) -> zone_file.Zone:
         if name not in found.domains:
-            raise NotFoundError(f"{data / zone_file.ZONE_FILE}: no record of {name}")
+            raise NotFoundError(f"{where}: no record of {name}")
         return found.without(name)
 
-    zone_file.change(data, edit)
+    _change(data, database, edit)
 
 
 @hns.command("list")
 @data_option
+@database_option
 @json_option
-def list_(data: Path, as_json: bool) -> None:
+def list_(data: Path, database: str, as_json: bool) -> None:
     """List all domains with what they lead to.
 
     \b
@@ -94,7 +133,7 @@ def list_(data: Path, as_json: bool) -> None:
     """
     from skymount.server.storage import zone_file
 
-    found = zone_file.load(data)
+    found = _load(data, database)
     rows = []
     for domain in found.domains:
         value = found.value(domain)
@@ -105,5 +144,5 @@ def list_(data: Path, as_json: bool) -> None:
         skylink = None if record is None else str(record.skylink)
         rows.append({"domain": domain, "value": value, "skylink": skylink})
     for problem in found.problems():
-        warn(f"{data / zone_file.ZONE_FILE} {problem}")
+        warn(f"{'the database' if database else data / zone_file.ZONE_FILE} {problem}")
     emit(rows, as_json, (f"{row['domain']} {row['value']}" for row in rows if row["skylink"]))

@@ -58,7 +58,7 @@ def of_disk(store: SkyfileStore, skylink: Skylink) -> Recorded | None:
             size = disk
         else:
             size = skyfile.layout.filesize
-            name, files = _describe(read_range(skyfile.metadata))
+            name, files = describe_metadata(read_range(skyfile.metadata))
         roots = [root for root, _ in list_sectors(skyfile)][1:]
     except (StorageError, MalformedError, OSError) as error:
         _log.warning("skyfile %s is damaged, or cannot be read whole: %s", skylink, error)
@@ -70,7 +70,7 @@ def of_disk(store: SkyfileStore, skylink: Skylink) -> Recorded | None:
     )
 
 
-def _describe(raw: bytes) -> tuple[str, int]:
+def describe_metadata(raw: bytes) -> tuple[str, int]:
     """Return the name in metadata, and the number of its files; 0 if it is no directory."""
     try:
         names = _decode_names(raw)

@@ -79,15 +79,17 @@ class SkyfileIndex:
 
     async def load(self, skylink: Skylink) -> ParsedSkyfile:
         """Return a skyfile with its metadata; HttpError 404, or 500 when its skykey is missing."""
-        keys = await self._skykeys.all()
-        if keys is not self._keys:
-            self._forget_encrypted()
-            self._keys = keys
         cached = self._cache.get(skylink)
+        if cached is not None and cached.stored.is_encrypted:
+            await self._refresh_keys()  # another portal may have deleted its skykey just now
+            cached = self._cache.get(skylink)
         if cached is not None:
             return cached
         removals = self._removals
         stored = await self.find(skylink)
+        if stored.is_encrypted:
+            await self._refresh_keys()
+        keys = self._keys
         if stored.metadata.is_in_memory:
             parsed = self._read(stored, keys)
         else:
@@ -98,10 +100,13 @@ class SkyfileIndex:
             self._cache[skylink] = parsed
         return parsed
 
-    def _forget_encrypted(self) -> None:
-        """Drop decrypted metadata from the cache: the skykey may have been deleted."""
-        for skylink in [link for link, item in self._cache.items() if item.stored.is_encrypted]:
-            del self._cache[skylink]
+    async def _refresh_keys(self) -> None:
+        """Drop decrypted metadata from the cache if a skykey may have been deleted."""
+        keys = await self._skykeys.all()
+        if keys is not self._keys:
+            for skylink in [link for link, item in self._cache.items() if item.stored.is_encrypted]:
+                del self._cache[skylink]
+            self._keys = keys
 
     def _read(self, stored: StoredSkyfile, keys: Sequence[Skykey]) -> ParsedSkyfile:
         if stored.is_encrypted:

@@ -6,6 +6,7 @@ in a thread.
 """
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -31,6 +32,13 @@ class OpenBytes(Protocol):
         """Return at most `length` bytes, and none only beyond the end; StorageError, OSError."""
 
     def close(self) -> None: ...
+
+
+class Announced(ABC):
+    """A reader that is told what is about to be read, in order and in chunks."""
+
+    @abstractmethod
+    def announce(self, offset: int, length: int) -> None: ...
 
 
 class StoredBytes(Protocol):
@@ -128,6 +136,8 @@ def read_open(opened: OpenBytes, stored: StoredRange, start: int, length: int) -
     offset, end = stored.offset + start, stored.offset + start + length
     if end >= INTEGER_LIMIT:
         raise StorageError(f"stored {stored.source.name} is damaged: it cannot be that long")
+    if isinstance(opened, Announced):
+        opened.announce(offset, end - offset)
     while offset < end:
         data = opened.read(offset, min(STREAM_CHUNK_SIZE, end - offset))
         if not data:

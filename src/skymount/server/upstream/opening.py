@@ -35,7 +35,7 @@ DIRECTORY = Path("v1") / "upstream"
 _SILENCE = 10.0  # seconds that an upstream may be silent
 _MEMORY = 128 << 20  # bytes of payloads in memory
 _WINDOW = 16 << 20  # bytes that are fetched ahead of one reader
-_FINISH = 30.0  # seconds for what is still to be written at the end
+_FINISH = 5.0  # seconds for what is still to be written at the end
 _QUEUE = 128 << 20
 """Bytes that may wait for the disk. Fetching pauses long before, so nothing is dropped."""
 

@@ -4,12 +4,12 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import trio
 
 from skymount.errors import StorageError
 from skymount.server.storage.interfaces import Catalogue, ContentStore
-from skymount.server.storage.retention.pin_store import PinStore
 from skymount.wire.skylink import Skylink
 
 _log = logging.getLogger(__name__)
@@ -27,10 +27,21 @@ class Swept:
     bytes: int = 0
 
 
+class Pins(Protocol):
+    """What must stay; `pin_store` keeps it on this disk. Everything blocks; StorageError."""
+
+    def pin(self, skylink: Skylink, reason: str) -> None: ...
+
+    def unpin(self, skylink: Skylink) -> bool:
+        """Return whether it was pinned."""
+
+    def is_pinned(self, skylink: Skylink) -> bool: ...
+
+
 class Retention:
     """Decides for one portal. Pins and removals wait for each other: nothing pinned is removed."""
 
-    def __init__(self, store: ContentStore, catalogue: Catalogue, pins: PinStore) -> None:
+    def __init__(self, store: ContentStore, catalogue: Catalogue, pins: Pins) -> None:
         self._store = store
         self._catalogue = catalogue
         self._pins = pins

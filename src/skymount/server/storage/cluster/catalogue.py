@@ -1,0 +1,80 @@
+"""The list of skyfiles that portals share, as pages and endpoints see it."""
+
+from contextlib import suppress
+from functools import partial
+
+import trio
+
+from skymount.errors import StorageError
+from skymount.server.storage.catalogue_rows import CatalogueRow, ListPage, NewSkyfile
+from skymount.server.storage.cluster import skyfile_rows
+from skymount.server.storage.cluster.content_store import SharedContent
+from skymount.server.storage.cluster.database import Database
+from skymount.wire.skylink import Skylink
+
+_COUNT_PAUSE = 5.0  # seconds between two counts of what is stored
+
+
+class KeepsAll:
+    """Pins of everything: no portal removes what others may need."""
+
+    def pin(self, skylink: Skylink, reason: str) -> None:
+        pass
+
+    def unpin(self, skylink: Skylink) -> bool:
+        return False
+
+    def is_pinned(self, skylink: Skylink) -> bool:
+        return True
+
+
+class SharedCatalogue:
+    """The list. Uploads record themselves before they are visible."""
+
+    is_complete = True
+
+    def __init__(self, database: Database, content: SharedContent) -> None:
+        self._database = database
+        self._content = content
+        self._totals = (0, 0)
+
+    async def wait_complete(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def repair(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def add(self, new: NewSkyfile) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def find(self, skylink: Skylink) -> CatalogueRow | None:
+        return await trio.to_thread.run_sync(skyfile_rows.find, self._database, skylink)
+
+    async def skylinks_with(self, root: bytes) -> list[Skylink]:
+        return await trio.to_thread.run_sync(skyfile_rows.with_sector, self._database, root)
+
+    async def remove(self, skylink: Skylink, stored_before: float | None = None) -> bool:
+        return await trio.to_thread.run_sync(self._content.remove, skylink, stored_before)
+
+    async def older(
+        self, before: float, after: tuple[float, Skylink] | None, count: int
+    ) -> list[CatalogueRow]:
+        """Return nothing: content is never too old in shared storage."""
+        await trio.lowlevel.checkpoint()
+        return []
+
+    def totals(self) -> tuple[int, int]:
+        return self._totals
+
+    async def keep_counting(self) -> None:
+        """Count what is stored, again and again."""
+        while True:
+            with suppress(StorageError):  # the next time may do better
+                count = partial(skyfile_rows.totals, self._database)
+                self._totals = await trio.to_thread.run_sync(count)
+            await trio.sleep(_COUNT_PAUSE)
+
+    async def page(self, search: str, start: int, count: int) -> ListPage:
+        read = partial(skyfile_rows.page, self._database, search, start, count)
+        rows, total = await trio.to_thread.run_sync(read)
+        return ListPage(tuple(rows), total, True, 0)

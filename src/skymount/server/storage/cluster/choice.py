@@ -1,0 +1,52 @@
+"""Opens what a portal keeps, wherever its configuration says that is."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    closing,
+    contextmanager,
+)
+from typing import TYPE_CHECKING
+
+from skymount.errors import ConfigError
+from skymount.server.config import PortalConfig
+from skymount.server.storage.local_storage import open_local
+from skymount.server.storage.portal_storage import PortalStorage
+
+if TYPE_CHECKING:
+    from skymount.server.storage.cluster.names import SharedNames
+
+
+def open_storage(config: PortalConfig) -> AbstractAsyncContextManager[PortalStorage]:
+    """Return what opens it; StorageError then, ConfigError at once if a library is missing."""
+    if config.cluster is None:
+        return open_local(config.data, config.keep)
+    with _libraries("--store"):
+        from skymount.server.storage.cluster.opening import open_cluster
+    return open_cluster(config.cluster)
+
+
+@contextmanager
+def open_names(database: str, environ: Mapping[str, str]) -> "Iterator[SharedNames]":
+    """Open the names of portals that share a database; ConfigError, StorageError. Blocks."""
+    from skymount.server.storage.cluster.settings import parse_database
+
+    url = parse_database(database, environ)
+    with _libraries("--database"):
+        from skymount.server.storage.cluster.database import Database
+        from skymount.server.storage.cluster.names import SharedNames
+    with closing(Database.open(url)) as opened:
+        yield SharedNames(opened)
+
+
+@contextmanager
+def _libraries(option: str) -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("skymount"):
+            raise
+        raise ConfigError(
+            f"{option} needs more libraries ({error.name} is missing): "
+            "pip install 'skymount[cluster]'"
+        ) from None

@@ -1,0 +1,63 @@
+"""The tables of the shared database, as steps from one version to the next. No IO.
+
+A step only adds, so that portals of the version before go on beside newer ones: `OLDEST` is the
+version that a portal has to know at least. A step that breaks this raises it.
+"""
+
+STEPS = (
+    """
+CREATE TABLE entries (
+    id bytea PRIMARY KEY,
+    public_key bytea NOT NULL,
+    tweak bytea NOT NULL,
+    data bytea NOT NULL,
+    revision bytea NOT NULL,
+    kind smallint NOT NULL,
+    signature bytea NOT NULL,
+    work bytea NOT NULL
+);
+CREATE INDEX entries_by_key ON entries (public_key, tweak);
+CREATE TABLE skyfiles (
+    skylink text COLLATE "C" PRIMARY KEY,
+    root bytea NOT NULL,
+    name text NOT NULL,
+    folded text NOT NULL,
+    size bigint NOT NULL,
+    kept bigint NOT NULL,
+    files bigint NOT NULL,
+    is_encrypted boolean NOT NULL,
+    stored double precision NOT NULL
+);
+CREATE INDEX skyfiles_by_root ON skyfiles (root);
+CREATE INDEX skyfiles_by_time ON skyfiles (stored DESC, skylink);
+CREATE TABLE sectors (
+    root bytea NOT NULL,
+    skylink text COLLATE "C" NOT NULL REFERENCES skyfiles ON DELETE CASCADE,
+    PRIMARY KEY (root, skylink)
+);
+CREATE INDEX sectors_by_skyfile ON sectors (skylink);
+CREATE TABLE swept (
+    root bytea PRIMARY KEY,
+    removed timestamptz
+);
+CREATE TABLE skykeys (
+    id text PRIMARY KEY,
+    number bigint GENERATED ALWAYS AS IDENTITY,
+    sealed bytea NOT NULL
+);
+CREATE TABLE skykeys_state (
+    is_only boolean PRIMARY KEY DEFAULT true CHECK (is_only),
+    version bigint NOT NULL,
+    sealed_check bytea
+);
+INSERT INTO skykeys_state (version) VALUES (0);
+CREATE TABLE zone (
+    is_only boolean PRIMARY KEY DEFAULT true CHECK (is_only),
+    content bytea NOT NULL
+);
+INSERT INTO zone (content) VALUES ('')
+""",
+)
+
+VERSION = len(STEPS)
+OLDEST = 1

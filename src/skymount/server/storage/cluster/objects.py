@@ -1,0 +1,183 @@
+"""The objects of an S3 store; the only importer of obstore. Everything blocks."""
+
+import configparser
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from obstore.exceptions import BaseError
+from obstore.store import S3Store
+
+from skymount.errors import StorageError
+from skymount.server.config import ClusterSettings
+from skymount.server.storage.disk_errors import DiskFullError
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, S3Config
+
+_CHECK_TIME = 15.0  # seconds that the first request may take, with all attempts
+_REQUEST_TIME = timedelta(seconds=60)
+_CONNECT_TIME = timedelta(seconds=5)
+_RETRIES = 3
+_RETRY_TIME = timedelta(seconds=20)
+_CREDENTIALS_LIMIT = 64 << 10  # bytes of the file
+
+_CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,80})</Code>")
+_STATUS = re.compile(r"status code: (\d{3})")
+_FULL = {  # by AWS' specification, MinIO, Ceph
+    "InsufficientStorage",
+    "QuotaExceeded",
+    "StorageQuotaExceeded",
+    "XMinioStorageFull",
+    "XMinioAdminBucketQuotaExceeded",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ListedObject:
+    """An object as a listing shows it."""
+
+    name: str
+    modified: float  # seconds since 1970
+
+
+class Objects:
+    """The objects below one prefix of a bucket. Any thread may call; StorageError."""
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        client: ClientConfig = {"timeout": _REQUEST_TIME, "connect_timeout": _CONNECT_TIME}
+        config: S3Config = {"region": os.environ.get("AWS_REGION") or _default_region()}
+        if settings.endpoint:
+            config["endpoint"] = settings.endpoint
+            client["allow_http"] = settings.endpoint.startswith("http:")
+        if credentials := _credentials(os.environ):
+            config["access_key_id"], config["secret_access_key"], token = credentials
+            if token:
+                config["session_token"] = token
+        self._where = f"s3://{settings.bucket}/{settings.prefix}"
+        self._store = S3Store(
+            settings.bucket,
+            prefix=settings.prefix or None,
+            config=config,
+            client_options=client,
+            retry_config={"max_retries": _RETRIES, "retry_timeout": _RETRY_TIME},
+        )
+
+    def check(self) -> None:
+        """StorageError if the bucket cannot be used, after a bounded time."""
+        failures: list[StorageError] = []
+
+        def ask() -> None:
+            try:
+                with self._errors("use"):
+                    next(iter(self._store.list("skyfiles", chunk_size=1)), None)
+            except StorageError as error:
+                failures.append(error)
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(_CHECK_TIME)
+        if asking.is_alive():
+            raise StorageError(f"cannot use {self._where}: no answer in {_CHECK_TIME:.0f} s")
+        if failures:
+            raise failures[0]
+
+    def put(self, name: str, data: bytes) -> None:
+        """Store an object; DiskFullError when there is no room. One request, never a part."""
+        with self._errors("write to"):
+            self._store.put(name, data, use_multipart=False)
+
+    def get(self, name: str) -> bytes | None:
+        """Return an object, None when there is none."""
+        with self._errors("read"):
+            try:
+                return bytes(self._store.get(name).bytes())
+            except FileNotFoundError as error:
+                self._check_absent(error)
+                return None
+
+    def read(self, name: str, start: int, length: int) -> bytes:
+        """Return at most so many bytes of an object, and none from beyond its end; StorageError
+        when there is none.
+        """
+        with self._errors("read"):
+            try:
+                return bytes(self._store.get_range(name, start=start, length=length))
+            except BaseError as error:
+                text = str(error)
+                if "status code: 416" in text or "InvalidRangeRequest" in text:
+                    return b""
+                if "UnexpectedRange" not in text:
+                    raise
+                # A server that ignores a range, as s3rver does with that of the first byte alone.
+                return bytes(self._store.get(name).bytes())[start : start + length]
+
+    def delete(self, names: list[str]) -> None:
+        with self._errors("remove from"):
+            for name in names:  # not at once: some servers cannot
+                self._store.delete(name)
+
+    def list(self, directory: str) -> Iterator[ListedObject]:
+        with self._errors("list"):
+            for batch in self._store.list(directory):
+                for found in batch:
+                    name = found["path"].rpartition("/")[2]
+                    yield ListedObject(name, found["last_modified"].timestamp())
+
+    @staticmethod
+    def _check_absent(error: FileNotFoundError) -> None:
+        """Raise the error if it is not the object that is missing, but the bucket."""
+        if _CODE.findall(str(error))[:1] == ["NoSuchBucket"]:
+            raise error
+
+    @contextmanager
+    def _errors(self, action: str) -> Iterator[None]:
+        try:
+            yield
+        except (BaseError, OSError) as error:
+            reason, is_full = _reason(str(error))
+            kind = DiskFullError if is_full else StorageError
+            raise kind(f"cannot {action} {self._where}: {reason}") from None
+
+
+def _reason(text: str) -> tuple[str, bool]:
+    """Return what an error means, and whether the store is full. Its text may have secrets."""
+    code = "".join(_CODE.findall(text)[:1])
+    status = "".join(_STATUS.findall(text)[:1])
+    if code or status:
+        reason = " ".join(filter(None, (code, f"(status {status})" if status else "")))
+        return f"the store answers {reason}", code in _FULL or status == "507"
+    if "credential" in text.lower() or "169.254." in text:
+        return "there are no credentials for it", False
+    if "HTTP error" in text:
+        return "it cannot be reached", False
+    return "its answer is not that of an object store", False
+
+
+def _default_region() -> str:
+    return os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+
+
+def _credentials(environ: Mapping[str, str]) -> tuple[str, str, str] | None:
+    """Return credentials of the user's file; None if the environment has some, or there is none."""
+    if "AWS_ACCESS_KEY_ID" in environ:
+        return None
+    named = environ.get("AWS_SHARED_CREDENTIALS_FILE")
+    path = Path(named) if named else Path.home() / ".aws" / "credentials"
+    parser = configparser.RawConfigParser()
+    try:
+        with path.open(encoding="utf-8") as file:
+            parser.read_string(file.read(_CREDENTIALS_LIMIT))
+        section = parser[environ.get("AWS_PROFILE") or "default"]
+        key, secret = section["aws_access_key_id"], section["aws_secret_access_key"]
+        return key, secret, section.get("aws_session_token", "")
+    except (OSError, ValueError, KeyError, configparser.Error):
+        if named:
+            raise StorageError(f"cannot use the credentials in {path}") from None
+        return None

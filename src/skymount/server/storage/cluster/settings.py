@@ -1,0 +1,93 @@
+"""Parses where portals have the data that they share."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
+from skymount import file_permissions
+from skymount.errors import ConfigError
+from skymount.server.config import ClusterSettings
+
+DATABASE_VARIABLE = "SKYMOUNT_PORTAL_DATABASE"
+
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_PREFIX = re.compile(r"[A-Za-z0-9._-]{1,100}(/[A-Za-z0-9._-]{1,100}){0,9}")
+_URL_LIMIT = 2048  # characters
+_SECRETS = ("password", "sslpassword")
+_KEY = re.compile(rb"[0-9a-fA-F]{64}\s*")
+
+
+def parse_settings(
+    store: str, endpoint: str, database: str, key_file: Path | None, environ: Mapping[str, str]
+) -> ClusterSettings:
+    """Parse what was given on the command line; ConfigError."""
+    bucket, prefix = _parse_store(store)
+    url = parse_database(database, environ)
+    key = _read_key(key_file) if key_file else b""
+    return ClusterSettings(bucket, prefix, url, _parse_endpoint(endpoint), key)
+
+
+def parse_database(database: str, environ: Mapping[str, str]) -> str:
+    """Return the URL of the database that was given, or that is in the environment; ConfigError."""
+    if _secrets_in(database):
+        raise ConfigError(
+            "--database has a password, which other users of this machine can see: give it in "
+            f"a file (PGPASSFILE), in PGPASSWORD, or the whole URL in {DATABASE_VARIABLE}"
+        )
+    database = database or environ.get(DATABASE_VARIABLE, "")
+    if not database:
+        raise ConfigError(f"no database is named: do it by --database or {DATABASE_VARIABLE}")
+    if urlsplit(database).scheme not in ("postgresql", "postgres") or len(database) > _URL_LIMIT:
+        raise ConfigError("the database is not named by a URL postgresql://[USER@]HOST/NAME")
+    return database
+
+
+def _parse_store(url: str) -> tuple[str, str]:
+    scheme, colon, rest = url.partition("://")
+    bucket, _, prefix = rest.partition("/")
+    prefix = prefix.rstrip("/")
+    is_good = scheme == "s3" and colon and _BUCKET.fullmatch(bucket)
+    segments = prefix.split("/")
+    if not is_good or (prefix and not _PREFIX.fullmatch(prefix)) or {".", ".."} & {*segments}:
+        raise ConfigError(f"{url[:100]!r} is not s3://BUCKET or s3://BUCKET/PREFIX")
+    return bucket, prefix
+
+
+def _parse_endpoint(url: str) -> str:
+    if not url:
+        return ""
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        raise ConfigError(
+            "--s3-endpoint is not http://HOST[:PORT] or https://HOST[:PORT]"
+        ) from None
+    if not is_good or parts.path.strip("/") or parts.query or parts.fragment or "@" in parts.netloc:
+        raise ConfigError("--s3-endpoint is not http://HOST[:PORT] or https://HOST[:PORT]")
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _secrets_in(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        named = [name.lower() for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
+        return parts.password is not None or any(name in _SECRETS for name in named)
+    except ValueError:
+        return ":" in url and "@" in url
+
+
+def _read_key(file: Path) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            if problem := file_permissions.permission_problem(file, os.fstat(opened.fileno())):
+                raise ConfigError(f"key file {file} cannot be used: {problem}")
+            raw = opened.read(100)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"key file {file} cannot be read: {reason}") from None
+    if not _KEY.fullmatch(raw):
+        raise ConfigError(f"key file {file} does not have 64 hex digits (openssl rand -hex 32)")
+    return bytes.fromhex(raw.decode().strip())

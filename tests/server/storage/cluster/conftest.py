@@ -1,0 +1,68 @@
+"""Servers for the whole session: started once, by the one worker that has these tests."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from tests.portal_process import PortalProcess, portal_process
+from tests.server.storage.cluster.servers import (
+    CREDENTIALS,
+    S3RVER,
+    Postgres,
+    Shared,
+    postgres_programs,
+    running_moto,
+    running_postgres,
+    running_s3rver,
+)
+
+StartPortal = Callable[..., AbstractContextManager[PortalProcess]]
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    programs = postgres_programs()
+    if programs is None:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    with running_postgres(programs) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_moto(tmp_path_factory.mktemp("moto")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def s3rver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    if not S3RVER.exists():
+        pytest.skip("s3rver is not installed: npm install --prefix .venv/s3rver s3rver@3.7.1")
+    with running_s3rver(tmp_path_factory.mktemp("s3rver")) as url:
+        yield url
+
+
+@pytest.fixture
+def shared(s3rver: str, postgres: Postgres, tmp_path: Path) -> Shared:
+    return Shared.new(s3rver, postgres, tmp_path)
+
+
+@pytest.fixture(params=["moto", "s3rver"])
+def shared_on_each(request: pytest.FixtureRequest, postgres: Postgres, tmp_path: Path) -> Shared:
+    """The same on each of the object stores."""
+    return Shared.new(request.getfixturevalue(request.param), postgres, tmp_path)
+
+
+def running(shared: Shared, directory: Path, *more: str) -> AbstractContextManager[PortalProcess]:
+    """Run a portal on shared storage."""
+    arguments = (*shared.arguments, *more)
+    return portal_process(directory / "unused", *arguments, environment=CREDENTIALS)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> StartPortal:
+    """Starts a portal on shared storage."""
+
+    return lambda shared, *more: running(shared, tmp_path, *more)

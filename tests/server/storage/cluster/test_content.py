@@ -1,0 +1,190 @@
+"""Shared content: what the sweeper removes and what it must not, and stores that are full."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from skymount.errors import StorageError
+from skymount.server.config import ClusterSettings
+from skymount.server.storage.cluster import skyfile_rows
+from skymount.server.storage.cluster.content_store import SharedContent
+from skymount.server.storage.cluster.database import SWEEP_LOCK, Database
+from skymount.server.storage.cluster.objects import Objects
+from skymount.server.storage.cluster.sweeper import sweep
+from skymount.server.storage.stored_range import read_range
+from skymount.server.storage.stored_skyfile import BuiltSkyfile, list_sectors
+from skymount.wire import merkle
+from skymount.wire.base_sector import build_fanned_out
+from skymount.wire.skylink import SECTOR_SIZE, Skylink
+from tests.fakes.skyfiles import noise
+from tests.portal_process import PortalProcess
+from tests.server.http_client import Client, message_of
+from tests.server.raw_connection import eventually
+from tests.server.storage.cluster.conftest import running
+from tests.server.storage.cluster.servers import BUCKET, CREDENTIALS, Postgres, Shared
+from tests.server.storage.stored import METADATA, put
+
+pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.timeout(180)]
+
+NO_AGE = -1000.0  # seconds: everything is old
+
+
+@pytest.fixture
+def content(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> Iterator[SharedContent]:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    url = shared.postgres.url(shared.database)
+    objects = Objects(ClusterSettings(BUCKET, shared.prefix, url, shared.endpoint))
+    with (
+        closing(Database.open(url)) as database,
+        closing(SharedContent(objects, database)) as opened,
+    ):
+        yield opened
+
+
+def sectors(content: SharedContent) -> set[str]:
+    return {found.name for found in content.objects.list("sectors")}
+
+
+def test_all_sectors_have_the_root_that_is_claimed(content: SharedContent) -> None:
+    """SP2: of base, payload, and metadata that did not fit."""
+    metadata = b'{"filename":"' + b"m" * (2 * SECTOR_SIZE) + b'"}'
+    payload = noise(SECTOR_SIZE) + b"p"
+    link = put(content, payload, metadata)
+    found = content.find(link)
+    assert found is not None
+    assert read_range(found.metadata) == metadata
+    assert read_range(found.payload) == payload
+    for root, stored in list_sectors(found):
+        assert merkle.sector_root(read_range(stored)) == root
+        assert skyfile_rows.with_sector(content.database, root) == [link]
+    row = skyfile_rows.find(content.database, link)
+    assert row is not None
+    assert row.name == "m" * 256
+
+
+def test_only_unused_sectors_are_swept(content: SharedContent) -> None:
+    """SP2: those of an upload that was broken off, and of skyfiles that were removed."""
+    shared_sector, own = noise(SECTOR_SIZE), b"own"
+    kept = put(content, shared_sector + own)
+    removed = put(content, shared_sector + b"other")
+    with closing(content.begin()) as upload:
+        upload.put_sector(0, merkle.sector_root(b"half"), b"half")
+        eventually(lambda: len(sectors(content)) == 4)
+    assert sweep(content) == 0, "too young"
+    assert sweep(content, NO_AGE) == 1
+    assert content.remove(removed)
+    assert not content.remove(removed)
+    assert content.find(removed) is None
+    assert sweep(content, NO_AGE) == 1
+    found = content.find(kept)
+    assert found is not None
+    assert read_range(found.payload) == shared_sector + own
+    assert list(content.skylinks()) == [kept]
+
+
+def test_an_upload_whose_sector_was_swept_is_refused(content: SharedContent) -> None:
+    """SP2: it is never half there; the next attempt succeeds."""
+    sector = noise(SECTOR_SIZE)
+    root = merkle.sector_root(sector)
+    base, _ = build_fanned_out(SECTOR_SIZE, root, METADATA)
+    skylink = Skylink.v1(merkle.sector_root(base), len(base))
+    built = BuiltSkyfile(base, (), root)
+    with closing(content.begin()) as upload:
+        upload.put_sector(0, root, sector)
+        eventually(lambda: len(sectors(content)) == 1)
+        assert sweep(content, NO_AGE) == 1
+        with pytest.raises(StorageError, match="upload it again"):
+            upload.publish(skylink, built)
+    assert content.find(skylink) is None
+    with closing(content.begin()) as upload:
+        upload.put_sector(0, root, sector)
+        upload.publish(skylink, built)
+    assert sweep(content, NO_AGE) == 0
+    found = content.find(skylink)
+    assert found is not None
+    assert read_range(found.payload) == sector
+
+
+def test_rows_follow_the_objects(content: SharedContent) -> None:
+    """SP2: the database may be older than the store, as after its backup was put back."""
+    link = put(content, noise(SECTOR_SIZE + 5))
+    before = skyfile_rows.find(content.database, link)
+    skyfile_rows.remove(content.database, [str(link)])
+    assert sweep(content, NO_AGE) == 0
+    after = skyfile_rows.find(content.database, link)
+    assert before is not None
+    assert after is not None
+    assert (after.name, after.size, after.disk) == (before.name, before.size, before.disk)
+    content.objects.delete([f"skyfiles/{link}"])
+    assert sweep(content, NO_AGE) == 2
+    assert skyfile_rows.totals(content.database) == (0, 0)
+
+
+def test_one_process_sweeps(content: SharedContent) -> None:
+    with content.database.alone(SWEEP_LOCK) as is_alone:
+        assert is_alone
+        assert sweep(content) is None
+    assert sweep(content) == 0
+
+
+class _FullStore(BaseHTTPRequestHandler):
+    """An object store with room for two objects."""
+
+    protocol_version = "HTTP/1.1"
+    left = 2
+    names: list[str] = []  # noqa: RUF012 - of all requests
+
+    def do_GET(self) -> None:
+        self._answer(200, b'<?xml version="1.0"?><ListBucketResult></ListBucketResult>')
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        if self.left <= 0:
+            code = b"<?xml version='1.0'?><Error><Code>QuotaExceeded</Code></Error>"
+            self._answer(403, code)
+            return
+        type(self).left -= 1
+        self.names.append(self.path)
+        self._answer(200, b"")
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("ETag", '"x"')
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def full_portal(postgres: Postgres, tmp_path: Path) -> Iterator[PortalProcess]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _FullStore)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        shared = Shared.new(f"http://127.0.0.1:{server.server_port}", postgres, tmp_path)
+        with running(shared, tmp_path) as portal:
+            yield portal
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_store_that_is_full(full_portal: PortalProcess) -> None:
+    """SP7: 507 in the middle of an upload, and no skyfile."""
+    with Client(base_url=full_portal.url, timeout=60) as client:
+        parts = {"Content-Type": "text/plain"}
+        answer = client.post(
+            "/svc/skyfile?filename=x", content=noise(3 * SECTOR_SIZE), headers=parts
+        )
+        assert answer.status_code == 507, answer.text
+        assert "full" in message_of(answer)
+    assert not [name for name in _FullStore.names if "skyfiles" in name]

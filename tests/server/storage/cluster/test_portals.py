@@ -1,0 +1,354 @@
+"""Portals that share an object store and a database: what one stores all have."""
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from skymount.wire.registry_entry import Entry, hash_data_key
+from skymount.wire.skylink import SECTOR_SIZE
+from tests.fakes.skyfiles import noise
+from tests.portal_process import PortalProcess, portal_command, portal_environment
+from tests.server.http_client import FORM_TYPE, Client, message_of
+from tests.server.raw_connection import eventually
+from tests.server.registry_entries import OWNER, get, post, put, signed
+from tests.server.storage.cluster.conftest import StartPortal, running
+from tests.server.storage.cluster.servers import Postgres, Shared
+
+pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.timeout(180)]
+
+LARGE = 2 * SECTOR_SIZE + 70_000
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two portals that share their storage."""
+
+    one: PortalProcess
+    two: PortalProcess
+    shared: Shared
+
+
+@pytest.fixture(scope="module")
+def pair(
+    s3rver: str, postgres: Postgres, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Pair]:
+    directory = tmp_path_factory.mktemp("pair")
+    shared = Shared.new(s3rver, postgres, directory)
+    with running(shared, directory) as one, running(shared, directory) as two:
+        yield Pair(one, two, shared)
+
+
+def connected(url: str) -> Client:
+    return Client(base_url=url, timeout=60)
+
+
+def test_all_portals_have_what_one_stores(
+    shared_on_each: Shared, start: StartPortal, client: Client
+) -> None:
+    """SP1: under the skylinks that a portal on a disk gives, whole and in ranges."""
+    contents = {
+        "small": b"hello",
+        "empty": b"",
+        "large": noise(LARGE),
+        "zeros": noise(SECTOR_SIZE) + bytes(SECTOR_SIZE + 5),
+    }
+    with start(shared_on_each) as one, start(shared_on_each) as two:
+        first, second = connected(one.url), connected(two.url)
+        links = {name: first.upload_file(name, data) for name, data in contents.items()}
+        assert links == {name: client.upload_file(name, data) for name, data in contents.items()}
+        for name, link in links.items():
+            assert second.get(f"/{link}").content == contents[name]
+        middle = {"Range": f"bytes={SECTOR_SIZE - 5}-{LARGE - 3}"}
+        answer = second.get(f"/{links['large']}", headers=middle)
+        assert answer.content == contents["large"][SECTOR_SIZE - 5 : LARGE - 2]
+        ahead = {"Range": f"bytes={2 * SECTOR_SIZE + 1}-"}
+        assert second.get(f"/{links['zeros']}", headers=ahead).content == bytes(4)
+        site = {f"f{number}": noise(number * 1000) for number in range(30)}
+        link = first.upload(site)
+        assert link == client.upload(site)
+        for path in (f"/svc/metadata/{link}", f"/svc/basesector/{links['large']}"):
+            assert second.get(path).content == client.get(path).content
+        assert second.get(f"/{link}/f7").content == site["f7"]
+        eventually(lambda: second.get("/svc/stats").json()["numfiles"] == 5)
+        assert second.post(f"/svc/pin/{link}").status_code == 204
+        page = second.get("/", headers={"Accept": "text/html"})
+        assert page.status_code == 200
+        assert "large" in page.text
+        first.close()
+        second.close()
+
+
+def test_sectors_are_found_by_their_roots(pair: Pair) -> None:
+    """SP1: those of base sectors and those of payloads; others are 404."""
+    with connected(pair.one.url) as client:
+        large = noise(LARGE)
+        link = client.upload_file("large", large)
+        base = client.get(f"/svc/basesector/{link}").content
+        root = base[99 : 99 + 32]
+        asked = {"root": root.hex(), "offset": "10", "length": "20"}
+        assert client.get("/svc/root", params=asked).content == large[10:30]
+        asked["root"] = "ab" * 32
+        assert client.get("/svc/root", params=asked).status_code == 404
+
+
+def test_a_client_verifies_what_another_portal_stored(pair: Pair, tmp_path: Path) -> None:
+    """SP1: the bytes of each sector are those that the skylink promises."""
+    large = noise(LARGE)
+    with connected(pair.one.url) as client:
+        link = client.upload_file("large", large)
+        command = [*portal_command()[:-1], "cat", link, "--portal", pair.two.url]
+        environment = {
+            **portal_environment(),
+            "HOME": str(tmp_path),
+            "XDG_CACHE_HOME": str(tmp_path),
+        }
+        done = subprocess.run(command, capture_output=True, env=environment, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == large
+
+
+def test_a_deleted_skykey_locks_its_content_everywhere(pair: Pair) -> None:
+    """SP4: also at a portal that has decrypted the content before."""
+    with connected(pair.one.url) as first, connected(pair.two.url) as second:
+        made = first.post("/svc/createskykey", params={"name": "k", "type": "private-id"})
+        assert made.status_code == 200, made.text
+        link = first.upload_file("secret", b"secret", skykeyname="k")
+        large = first.upload_file("secret", noise(LARGE), skykeyname="k")
+        assert second.get(f"/{link}").content == b"secret"
+        assert second.get(f"/{large}").content == noise(LARGE)
+        first.post("/svc/deleteskykey", params={"name": "k"}).raise_for_status()
+        assert second.get(f"/{link}").status_code == 500
+        assert second.get(f"/{large}").status_code == 500
+        assert (
+            b"secret"
+            not in pair.shared.postgres.execute(
+                pair.shared.database, "SELECT * FROM skyfiles, skykeys_state"
+            ).encode()
+        )
+
+
+def test_entries_are_seen_at_once(pair: Pair) -> None:
+    """SP3: a revision posted at one portal is read at the other; an old one is refused there."""
+    with connected(pair.one.url) as first, connected(pair.two.url) as second:
+        for revision in range(5):
+            put(first, signed("a", b"%d" % revision, revision))
+            found = get(second, "a")
+            assert found is not None
+            assert found.entry.revision == revision
+        refused = post(second, signed("a", b"old", 3))
+        assert refused.status_code == 400
+        assert "provided revision number is invalid" in message_of(refused)
+
+
+def test_of_many_writers_the_highest_wins(pair: Pair) -> None:
+    """SP3: 16 at two portals; of one revision that with the least hash."""
+    tweak = hash_data_key("many")
+    random_ = random.Random(7)
+    entries = [
+        Entry(tweak, bytes([writer, number]), random_.randrange(20)).sign(OWNER.private_key)
+        for writer in range(16)
+        for number in range(6)
+    ]
+
+    def write(writer: int) -> list[int]:
+        with connected((pair.one, pair.two)[writer % 2].url) as client:
+            return [post(client, entry).status_code for entry in entries[writer * 6 :][:6]]
+
+    with ThreadPoolExecutor(16) as threads:
+        codes = [code for found in threads.map(write, range(16)) for code in found]
+    assert set(codes) <= {204, 400}
+    with connected(pair.one.url) as client:
+        found = get(client, "many")
+    best = max(entries, key=lambda each: (each.entry.revision, -int.from_bytes(each.entry.work)))
+    assert found == best
+
+
+def slow_upload(url: str, content: bytes) -> socket.socket:
+    """Begin an upload of more than is sent."""
+    parts = urlsplit(url)
+    connection = socket.create_connection((parts.hostname, parts.port), timeout=60)
+    head = f"POST /svc/skyfile?filename=x HTTP/1.1\r\nHost: {parts.netloc}\r\n"
+    head += f"Content-Type: text/plain\r\nContent-Length: {2 * len(content)}\r\n\r\n"
+    connection.sendall(head.encode() + content)
+    return connection
+
+
+def objects_of(shared: Shared, directory: str) -> int:
+    query = {"list-type": "2", "prefix": f"{shared.prefix}/{directory}/"}
+    answer = httpx.get(f"{shared.endpoint}/portals", params=query)
+    return answer.text.count("<Key>")
+
+
+def test_a_portal_that_is_killed_loses_nothing(shared: Shared, start: StartPortal) -> None:
+    """SP2: of uploads that it had not acknowledged nothing is seen; what it had is there."""
+    acknowledged: list[tuple[str, bytes]] = []
+
+    def upload(url: str, worker: int) -> None:
+        with connected(url) as client:
+            for number in range(1000):
+                size = LARGE if number % 5 == 4 else 1000
+                content = b"%d %d" % (worker, number) + noise(size)
+                try:
+                    acknowledged.append((client.upload_file("x", content), content))
+                except httpx.HTTPError:
+                    return
+
+    with start(shared) as one, start(shared) as two:
+        workers = [threading.Thread(target=upload, args=(one.url, at)) for at in range(3)]
+        for worker in workers:
+            worker.start()
+        connection = slow_upload(one.url, noise(2 * SECTOR_SIZE + 5))
+        eventually(lambda: len(acknowledged) >= 12)
+        one.kill()
+        for worker in workers:
+            worker.join()
+        connection.close()
+        with connected(two.url) as client:
+            for link, content in acknowledged:
+                assert client.get(f"/{link}").content == content
+        rows = shared.postgres.execute(shared.database, "SELECT count(*) FROM skyfiles")
+        assert objects_of(shared, "skyfiles") <= int(rows) <= len(acknowledged) + 3
+
+
+def test_a_database_that_restarts(shared: Shared, start: StartPortal) -> None:
+    """SP5: errors while it is away, then all works again, and nothing acknowledged is lost."""
+    entries: dict[str, int] = {}
+    links: list[str] = []
+    statuses: set[int] = set()
+    stop = threading.Event()
+
+    def write(url: str, key: str) -> None:
+        with connected(url) as client:
+            revision = 0
+            while not stop.is_set():
+                answer = post(client, signed(key, b"x", revision))
+                statuses.add(answer.status_code)
+                if answer.status_code == 204:
+                    entries[key] = revision
+                revision += 1
+
+    def upload(url: str) -> None:
+        with connected(url) as client:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                part = {"Content-Type": "text/plain"}
+                answer = client.post(
+                    f"/svc/skyfile?filename={number}", content=b"%d" % number, headers=part
+                )
+                statuses.add(answer.status_code)
+                if answer.status_code == 200:
+                    links.append(answer.json()["skylink"])
+
+    with start(shared) as one, start(shared) as two:
+        threads = [
+            threading.Thread(target=write, args=(one.url, "a")),
+            threading.Thread(target=write, args=(two.url, "b")),
+            threading.Thread(target=upload, args=(two.url,)),
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            eventually(lambda: len(entries) == 2 and len(links) > 3)
+            shared.postgres.stop()
+            eventually(lambda: 500 in statuses)
+            shared.postgres.start()
+            before, count = dict(entries), len(links)
+            eventually(lambda: all(entries[key] > before[key] for key in before))
+            eventually(lambda: len(links) > count)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        assert statuses <= {200, 204, 500}
+        with connected(one.url) as client:
+            for key, revision in entries.items():
+                found = get(client, key)
+                assert found is not None
+                assert found.entry.revision >= revision
+            for link in links:
+                assert client.get(f"/{link}").status_code == 200
+
+
+def test_workers(shared: Shared, start: StartPortal) -> None:
+    """SP6: several processes at one address; one that dies is started again; all end together."""
+
+    def children(process: int) -> set[int]:
+        path = Path(f"/proc/{process}/task/{process}/children")
+        return {int(child) for child in path.read_text().split()}
+
+    with start(shared, "--workers", "3") as portal:
+        eventually(lambda: len(children(portal.process.pid)) == 3)
+        before = children(portal.process.pid)
+        with connected(portal.url) as client:
+            link = client.upload_file("a", b"content")
+        os.kill(min(before), signal.SIGKILL)
+        eventually(lambda: len(children(portal.process.pid) - before) == 1)
+        for _ in range(12):
+            assert httpx.get(f"{portal.url}/{link}", timeout=60).content == b"content"
+        running = children(portal.process.pid)
+        portal.process.terminate()
+        assert portal.process.wait(30) == 0
+        assert not [each for each in running if Path(f"/proc/{each}").exists()]
+    with start(shared, "--workers", "2") as portal:
+        eventually(lambda: len(children(portal.process.pid)) == 2)
+        running = children(portal.process.pid)
+        portal.kill()
+        eventually(lambda: not [each for each in running if alive(each)])
+
+
+def alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def test_forms_are_as_ever(pair: Pair) -> None:
+    """SP1: what is refused on a disk is refused here, and stores nothing."""
+    before = objects_of(pair.shared, "skyfiles")
+    with connected(pair.one.url) as client:
+        answer = client.post(
+            "/svc/skyfile", content=b"no form", headers={"Content-Type": FORM_TYPE}
+        )
+        assert answer.status_code == 400
+        dry = client.upload_file("x", b"dry", dryrun="true")
+        assert client.get(f"/{dry}").status_code == 404
+        assert client.get(f"/AA{'B' * 44}").status_code == 404
+    assert objects_of(pair.shared, "skyfiles") == before
+
+
+def test_names_are_those_of_all(pair: Pair) -> None:
+    """SP1: set from any machine that reaches the database."""
+    database = ("--database", pair.shared.postgres.url(pair.shared.database))
+
+    def hns(*arguments: str) -> str:
+        done = subprocess.run(
+            portal_command("hns", *arguments, *database),
+            capture_output=True,
+            text=True,
+            env=portal_environment(),
+            check=True,
+        )
+        return done.stdout
+
+    with connected(pair.one.url) as first, connected(pair.two.url) as second:
+        link = first.upload_file("named", b"named")
+        hns("set", "example", link)
+        for client in (first, second):
+            assert client.get("/hns/example").content == b"named"
+        assert hns("list").split()[0] == "example"
+        hns("remove", "example")
+        assert second.get("/hns/example").status_code == 404
