@@ -4,6 +4,7 @@ Answers are not stored unless an endpoint says otherwise, and errors never are.
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -16,7 +17,8 @@ IMMUTABLE = "public, max-age=31536000, immutable"
 """For what a v1 skylink or a Merkle root names, which no password protects."""
 REVALIDATED = "no-cache"
 """For what a registry entry or a name leads to now: kept, but asked about at each use."""
-_NOT_STORED = "no-store"
+_NOT_STORED = b"no-store"
+_JOINED = 64  # values of `Vary` that are remembered
 FIRST_ERROR = 400
 
 RawHeaders = list[tuple[bytes, bytes]]
@@ -47,18 +49,24 @@ def complete(status: int, headers: RawHeaders, depends_on: Iterable[str]) -> Raw
 
     `depends_on` names request headers besides those that the response names itself.
     """
-    names, control, kept = set(depends_on), _NOT_STORED.encode(), RawHeaders()
+    control, kept = _NOT_STORED, RawHeaders()
+    varies = [name.encode() for name in depends_on]
     for name, value in headers:
         if name == b"vary":
-            names.update(each.strip() for each in value.decode("latin-1").split(","))
+            varies.append(value)
         elif name == b"cache-control":
             control = value if status < FIRST_ERROR else control
         else:
             kept.append((name, value))
     kept.append((b"cache-control", control))
-    if names:
-        kept.append((b"vary", ", ".join(sorted(names)).encode()))
+    if varies:
+        kept.append((b"vary", _joined(tuple(varies))))
     return kept
+
+
+@lru_cache(_JOINED)
+def _joined(lists: tuple[bytes, ...]) -> bytes:
+    return b", ".join(sorted({name.strip() for names in lists for name in names.split(b",")}))
 
 
 def is_unchanged(headers: Headers, tag: str) -> bool:
