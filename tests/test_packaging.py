@@ -148,7 +148,7 @@ def test_pipx_installs_the_wheel_without_a_compiler(tmp_path: Path, all_wheels: 
         "PIPX_COMPLETION_DIR": str(tmp_path / "completion"),
         "LC_ALL": "C.UTF-8",
     }
-    offline = f"--no-index --only-binary :all: --find-links {wheels}"
+    offline = f"--no-index --no-compile --only-binary :all: --find-links {wheels}"
     pipx = [sys.executable, "-m", "pipx"]
     said = run(*pipx, "install", "--pip-args", offline, _wheel(wheels), env=env)
     assert "skymount" in said

@@ -18,7 +18,7 @@ from tests.fuse_device import NEEDS_MOUNTS
 pytestmark = [*NEEDS_MOUNTS, pytest.mark.slow, pytest.mark.timeout(400)]
 
 SCHEDULES = 25
-SECONDS = 1.2
+SECONDS = 0.9
 SLACK = 30.0
 RIGHT = 0.9
 """The share of operations that must be right, of those that a healthy portal could serve."""

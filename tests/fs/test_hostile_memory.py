@@ -139,9 +139,9 @@ def test_long_headers(scene: Scene):
 
 
 def test_long_headers_alone(scene: Scene):
-    """S11: the same from a portal that has no other way to tell the metadata."""
+    """S11: four, from a portal that has no other way to tell the metadata."""
     scene.portal.metadata_endpoint = False
-    contents = unverifiable(long_metadata(63 * MIB), 8)
+    contents = unverifiable(long_metadata(63 * MIB), 4)
     with scene.watched():
         assert all(said.endswith(EIO) for said in scene.list_all(contents))
 
@@ -156,11 +156,11 @@ def test_headers_up_to_the_bound(scene: Scene):
 
 @pytest.mark.slow
 def test_long_metadata(scene: Scene):
-    """S11: forty bodies of metadata at once, 24 MiB each."""
+    """S11: twenty-five bodies of metadata at once, 24 MiB each."""
     scene.portal.metadata_header = False
-    contents = unverifiable(long_metadata(24 * MIB), 40)
+    contents = unverifiable(long_metadata(24 * MIB), 25)
     with scene.watched():
-        assert scene.list_all(contents) == ["f"] * 40
+        assert scene.list_all(contents) == ["f"] * 25
 
 
 @pytest.mark.slow

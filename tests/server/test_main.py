@@ -133,7 +133,7 @@ def test_it_stops_quickly_whatever_clients_do(tmp_path: Path) -> None:
             started = time.monotonic()
             portal.process.send_signal(signal.SIGTERM)
             assert portal.process.wait(PATIENCE) == 0
-            assert time.monotonic() - started < 5
+            assert time.monotonic() - started < 20
         for connection in (stalled, idle, uploading):
             connection.close()
     assert not incoming_uploads(tmp_path)

@@ -1,6 +1,7 @@
 """Finding out what a skylink is: from its base sector, from a portal's word, or not at all."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -19,6 +20,7 @@ from skymount.errors import (
 from skymount.portal.failover.health import HedgeBudget
 from skymount.portal.failover.proof_search import PROOF_TIMEOUT
 from skymount.portal.failover.rounds import FailoverConfig
+from skymount.portal.http.connection_pool import in_background
 from skymount.wire import base_sector
 from skymount.wire.merkle import sector_root
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
@@ -381,6 +383,18 @@ async def test_base_sector_is_asked_for_whatever_was_refused(stack: OpenContentS
         for content in contents:
             await made.loader.load(content.skylink)
         assert len(made.portal.asked("basesector")) == 6
+
+
+@pytest.mark.parametrize("background", [False, True])
+async def test_head_is_asked_for_at_the_same_time(stack: OpenContentStack, background: bool):
+    """G6: At a portal that has not sent a base sector yet; not for what is fetched ahead."""
+    async with stack() as made:
+        made.portal.add(INLINE)
+        made.portal.fault(fake.waits(0.2), "basesector")
+        with in_background() if background else nullcontext():
+            loaded = await made.loader.load(INLINE.skylink)
+        assert loaded.skyfile.verified is Verified.YES
+        assert len(made.portal.asked("HEAD")) == (not background)
 
 
 # --- a portal that fails to send headers

@@ -137,9 +137,9 @@ async def test_a_closed_response_leaves_nothing_to_the_garbage_collector():
 
 async def test_time_out_of_one_call():
     """A call may wait for less long than the client does."""
-    async with talking(retries=0) as (portal, client):
+    async with talking(retries=0, timeout=60) as (portal, client):
         portal.fault(fake.stalls_after(-1), times=1)
-        with trio.fail_after(4), pytest.raises(PortalTimeoutError):
+        with trio.fail_after(30), pytest.raises(PortalTimeoutError):
             await client.raw_metadata(CONTENT.skylink, timeout=0.1)
         assert await client.raw_metadata(CONTENT.skylink) == CONTENT.metadata
 
@@ -530,7 +530,7 @@ async def test_secret_in_a_header_of_the_answer(call: str):
 
 async def test_closed_under_way():
     """C13: closing ends what is under way or waits its turn, and nothing is opened again for it."""
-    async with talking(connections=1) as (portal, client):
+    async with talking(connections=1, timeout=60) as (portal, client):
         portal.fault(SILENT)
         ended = []
 
@@ -539,7 +539,7 @@ async def test_closed_under_way():
                 await client.raw_metadata(CONTENT.skylink)
             ended.append(caught.value.attempts)
 
-        with trio.fail_after(4):
+        with trio.fail_after(30):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(ask)
                 nursery.start_soon(ask)
