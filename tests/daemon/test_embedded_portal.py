@@ -1,7 +1,6 @@
 """The embedded portal as a child: started, asked whether it listens, and stopped."""
 
 import json
-import os
 import socket
 import sys
 from collections.abc import Iterator
@@ -9,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from skymount.daemon.embedded_portal import EmbeddedPortal, is_reachable
-from tests.mount.namespaces import new_namespace
+from tests.mount.namespaces import new_namespace, skip_without_root
 from tests.skymount_process import Sandbox
 
 _PROGRAM = """
@@ -31,13 +30,8 @@ print(json.dumps(told))
 
 @pytest.fixture
 def alone(sandbox: Sandbox) -> Iterator[Sandbox]:
-    """A sandbox in which the default address is free.
-
-    Skips for users who get a network of their own only with a user name space: there the
-    directories of root belong to nobody, and a portal trusts no path through them.
-    """
-    if os.getuid() != 0:
-        pytest.skip("root's directories belong to nobody in a user name space")
+    """A sandbox in which the default address is free."""
+    skip_without_root()
     with new_namespace(network=True) as space:
         yield sandbox.within(space.prefix)
 

@@ -11,11 +11,12 @@ from typing import Any
 from unittest.mock import Mock
 
 import trio
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message
 
 from skymount.errors import MalformedError
 from skymount.server.config import PortalConfig
-from skymount.server.download.conditional import ResponsePlan, is_unchanged, plan_response
+from skymount.server.download.conditional import ResponsePlan, plan_response
 from skymount.server.download.endpoint import payload_ranges
 from skymount.server.download.media_type import disposition, sniff, stored_or_guessed
 from skymount.server.download.path_selection import (
@@ -26,6 +27,7 @@ from skymount.server.download.path_selection import (
 )
 from skymount.server.http.access_rules import AccessRules
 from skymount.server.http.basic_auth import has_password
+from skymount.server.http.caching import is_unchanged
 from skymount.server.http.cors import page_origin, parse_origin
 from skymount.server.http.host_header import RequestHost, parse_name
 from skymount.server.http.query_params import boolean, decode_path, number, parse_query
@@ -266,10 +268,10 @@ def conditions(data: bytes) -> None:
     """An answer holds bytes of the content that there are, and not more of them than there are."""
     first, asked, none_match, if_range, *_ = [*data.split(b"\n", 3), b"", b"", b""]
     size = int(first[:12]) if first[:12].isdigit() else 100
-    headers = {"if-none-match": text_of(none_match)} if none_match else {}
-    headers |= {"if-range": text_of(if_range)} if if_range else {}
+    given = ((b"if-none-match", none_match), (b"if-range", if_range))
+    headers = Headers(raw=[(name, value) for name, value in given if value])
     assert is_unchanged(headers, _TAG) in (False, True)
-    _refused(is_unchanged, {"if-match": text_of(none_match)}, _TAG)
+    _refused(is_unchanged, Headers(raw=[(b"if-match", none_match)]), _TAG)
     found = _refused(plan_response, headers, text_of(asked), _TAG, "text/plain", size)
     if not isinstance(found, ResponsePlan):
         return

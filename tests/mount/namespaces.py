@@ -40,6 +40,14 @@ def why_impossible() -> str:
     return done.stderr.strip() if done.returncode else helper.stderr.strip()
 
 
+def skip_without_root() -> None:
+    """Skip a test that runs a portal in a name space: others than root need a user name space for
+    that, in which root's directories belong to nobody, and a portal trusts no path through them.
+    """
+    if os.getuid() != 0:
+        pytest.skip("root's directories belong to nobody in a user name space")
+
+
 @dataclass(frozen=True)
 class Namespace:
     """A mount name space of its own, perhaps a network too. `prefix` runs a command in it."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.namespaces import Namespace
+from tests.mount.namespaces import Namespace, skip_without_root
 from tests.skymount_process import SKYMOUNT, Mount, Sandbox, Watched, output, read_status
 
 DEFAULT = "http://127.0.0.1:4280"
@@ -40,6 +40,7 @@ else:
 @pytest.fixture
 def alone(sandbox: Sandbox, namespace: Namespace) -> Sandbox:
     """A sandbox in a network where nobody else is."""
+    skip_without_root()
     return sandbox.within(namespace.prefix)
 
 

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.fakes import skyfiles
 from tests.fakes.portal import FakePortal, in_thread
 from tests.mount.keys import until
@@ -116,6 +118,9 @@ def test_sigusr1_tells_what_the_mount_does(sandbox: Sandbox, portal: str) -> Non
         assert " INFO " not in text
 
 
+@pytest.mark.skipif(
+    Path("/run/systemd/journal/socket").exists(), reason="a journal runs here, and gets the lines"
+)
 def test_the_journal_gets_priorities(sandbox: Sandbox, portal: str) -> None:
     """E5: Each line has its own, and no time, which the journal knows."""
     path = sandbox.directory()
