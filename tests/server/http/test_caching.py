@@ -94,7 +94,7 @@ def test_each_variant_has_a_tag_of_its_own(client: Client, link: str, root: str)
 
 def test_what_changes_is_not_stored(client: Client, portal: PortalProcess, link: str) -> None:
     """Nor are errors, and error pages of sites."""
-    put(client, signed("stored", link.encode()))
+    put(client, signed("stored in no cache", link.encode()))
     page = client.upload({"404.html": b"gone", "x": b""}, errorpages='{"404":"/404.html"}')
     for url, status in [
         ("/svc/stats", 200),
@@ -109,7 +109,7 @@ def test_what_changes_is_not_stored(client: Client, portal: PortalProcess, link:
     ]:
         answer = client.get(url)
         assert (answer.status_code, answer.headers["cache-control"]) == (status, "no-store"), url
-    params = question("stored")
+    params = question("stored in no cache")
     assert client.get("/svc/registry", params=params).headers["cache-control"] == "no-store"
     beyond = client.get(f"/{link}/a", headers={"Range": "bytes=9-"})
     assert (beyond.status_code, beyond.headers["cache-control"]) == (416, "no-store")
