@@ -99,8 +99,12 @@ def test_what_changes_is_not_stored(client: Client, portal: PortalProcess, link:
     for url, status in [
         ("/svc/stats", 200),
         ("/svc/portals", 200),
-        (f"/svc/registry?publickey={question('stored')['publickey']}&datakey=" + "0" * 64, 404),
-        (f"/svc/resolve/{link_of('stored')}", 200),
+        (
+            f"/svc/registry?publickey={question('stored in no cache')['publickey']}&datakey="
+            + "0" * 64,
+            404,
+        ),
+        (f"/svc/resolve/{link_of('stored in no cache')}", 200),
         (f"/{page}/nothing", 404),
         (f"/{link}/nothing", 404),
         ("/" + "A" * 46, 404),
