@@ -43,8 +43,9 @@ class SharedCatalogue:
     async def wait_complete(self) -> None:
         await trio.lowlevel.checkpoint()
 
-    async def repair(self) -> None:
+    async def repair(self) -> bool:
         await trio.lowlevel.checkpoint()
+        return True
 
     async def add(self, new: NewSkyfile) -> None:
         await trio.lowlevel.checkpoint()
