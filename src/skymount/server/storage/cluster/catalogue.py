@@ -78,6 +78,8 @@ class SharedCatalogue:
             await trio.sleep(_LOOK_PAUSE)
 
     async def page(self, search: str, start: int, count: int) -> ListPage:
-        read = partial(skyfile_rows.page, self._database, search, start, count)
-        rows, total = await self._run(read)
+        rows, total = await self._run(skyfile_rows.page, self._database, search, start, count)
+        if total is None:
+            known, _ = await self._run(self._count.read)
+            total = max(known, start + len(rows) if rows else 0)
         return ListPage(tuple(rows), total, True, 0)

@@ -151,8 +151,10 @@ def totals(database: Database) -> RowCount:
     return RowCount(database, "count stored content", numbers, "skyfiles")
 
 
-def page(database: Database, search: str, start: int, count: int) -> tuple[list[CatalogueRow], int]:
-    """Return rows from `start` on, newest first, and how many match in all."""
+def page(
+    database: Database, search: str, start: int, count: int
+) -> tuple[list[CatalogueRow], int | None]:
+    """Return rows from `start` on, newest first, and how many match in all if it is a search."""
     where, values = "", tuple[Any, ...]()
     if search:
         escaped = search.replace("\0", "").encode(errors="replace").decode().casefold()
@@ -160,14 +162,16 @@ def page(database: Database, search: str, start: int, count: int) -> tuple[list[
             escaped = escaped.replace(special, f"\\{special}")
         where, values = _MATCHES, (f"%{escaped}%", escaped and search.replace("\0", ""))
 
-    def read(connection: Connection) -> tuple[list[CatalogueRow], int]:
-        counted = connection.execute(f"SELECT count(*) FROM skyfiles{where}", values).fetchone()
+    def read(connection: Connection) -> tuple[list[CatalogueRow], int | None]:
+        counted = None
+        if search:
+            counted = connection.execute(f"SELECT count(*) FROM skyfiles{where}", values).fetchone()
         rows = connection.execute(
             f"SELECT {_COLUMNS} FROM skyfiles{where}"
             " ORDER BY stored DESC, skylink LIMIT %s OFFSET %s",
             (*values, count, start),
         )
-        return [_row(row) for row in rows], counted[0] if counted else 0
+        return [_row(row) for row in rows], counted[0] if counted else None
 
     return database.read("read the list of skyfiles", read)
 

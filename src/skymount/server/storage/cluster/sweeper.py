@@ -52,15 +52,16 @@ _log = logging.getLogger(__name__)
 
 
 async def keep_sweeping(content: SharedContent, pause: float = _PAUSE) -> None:
-    """Sweep now and then."""
+    """Sweep soon after the start and now and then, unless another process did it just before."""
+    await trio.sleep(pause / 60)
     while True:
-        await trio.sleep(pause)
         try:
             await trio.to_thread.run_sync(
                 partial(sweep, content, pause=pause / 2), abandon_on_cancel=True
             )
         except StorageError as error:  # the next run may do better
             _log.warning("sectors are not swept: %s", error)
+        await trio.sleep(pause)
 
 
 def sweep(content: SharedContent, min_age: float = MIN_AGE, pause: float = 0.0) -> int | None:
