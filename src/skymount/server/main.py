@@ -46,6 +46,7 @@ def run_workers(
     listener: socket.socket | None = None,
 ) -> int:
     """Serve by several processes, as `run` does by this one; return the exit code."""
+    process_hardening.harden_service()
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
 
     def work(listening: socket.socket, tell: Callable[[str], None], life: int) -> int:

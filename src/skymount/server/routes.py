@@ -61,7 +61,7 @@ def build_routes(config: PortalConfig, storage: PortalStorage) -> Iterator[Route
     download = DownloadEndpoint(config, index, resolver)
     content = ContentPages(download, ContentHosts(config.content_host))
     hns = HnsEndpoints(zone, content.get)
-    sessions = Sessions(config.password)
+    sessions = Sessions.of(config.password, storage.secret)
     home = HomePage(config, sessions, store, catalogue)
     registry_page = RegistryPage(home, entries, zone)
     registry = RegistryEndpoints(config, entries, resolver)

@@ -12,12 +12,14 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import NoReturn
 
 _log = logging.getLogger(__name__)
 
 _QUICK = 10.0  # seconds; a process that ends sooner is started again after a pause
 _PAUSE = 1.0  # seconds
 _STOP_TIME = 10.0  # seconds that processes may take to end
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 Worker = Callable[[socket.socket, Callable[[str], None], int], int]
 """Serves from a socket, calls a function with the URL once it listens, and ends when the file of a
@@ -45,8 +47,7 @@ class Workers:
 
     def run(self) -> int:
         """Run until a signal; return the exit code."""
-        signals = (signal.SIGTERM, signal.SIGINT)
-        before = {number: signal.signal(number, self._stop) for number in signals}
+        before = {number: signal.signal(number, self._stop) for number in _SIGNALS}
         try:
             first, url = self._start_first()
             if not url:
@@ -83,28 +84,51 @@ class Workers:
     def _start(self, on_listening: Callable[[str], None], unused: int = -1) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
-        process = os.fork()
-        if process:
-            self._started[process] = time.monotonic()
-            if self._is_stopping:  # the signal came meanwhile
-                self._stop(0, None)
-            return process
+        # A signal now would run `_stop` in the new process, which must not end the others.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        process = -1
+        try:
+            process = os.fork()
+            if process:
+                self._started[process] = time.monotonic()
+        finally:
+            if process:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if not process:
+            self._work(on_listening, unused, mask)
+        if self._is_stopping:  # the signal came before
+            self._stop(0, None)
+        return process
+
+    def _work(
+        self, on_listening: Callable[[str], None], unused: int, mask: set[int | signal.Signals]
+    ) -> NoReturn:
+        """Be a worker, and nothing else afterwards."""
         code = 1
         try:
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in _SIGNALS:
                 signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.close(self._life[1])
             if unused >= 0:
                 os.close(unused)
             code = self._worker(self._listener, on_listening, self._life[0])
+        except BaseException:  # noqa: BLE001  # what runs the first process must not run here
+            _log.exception("a process of the portal failed")
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            with suppress(OSError, ValueError):
+                sys.stdout.flush()
+                sys.stderr.flush()
             os._exit(code)
 
     def _fill(self) -> None:
         while len(self._started) < self._count and not self._is_stopping:
-            self._start(lambda url: None)
+            try:
+                self._start(lambda url: None)
+            except OSError as error:  # too many processes, or too little memory
+                _log.error("cannot start a process: %s", error)
+                time.sleep(_PAUSE)
+                return
 
     def _reap(self, *, block: bool) -> int:
         """Wait for a process that has ended, and return its exit code; -1 if there is none."""

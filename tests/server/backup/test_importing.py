@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import tarfile
 from contextlib import closing
 from pathlib import Path
@@ -9,11 +10,14 @@ from pathlib import Path
 import pytest
 
 from skymount.errors import MalformedError, StorageError
+from skymount.server.backup import exporting
 from skymount.server.backup.exporting import export
 from skymount.server.backup.importing import Imported, import_archive
 from skymount.server.storage.retention.pin_store import PinStore, peek_pins
 from skymount.server.storage.retention.verification import verify
 from skymount.server.storage.skyfile_store import SkyfileStore
+from skymount.wire import merkle
+from skymount.wire.base_sector import build_fanned_out
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 from tests.portal_process import portal_process
 from tests.server.http_client import Client
@@ -115,6 +119,88 @@ def test_what_is_no_archive(tmp_path: Path, archive: bytes) -> None:
     """RT6: one line."""
     with pytest.raises(MalformedError):
         _import(tmp_path, archive)
+
+
+def _made(*members: tuple[tarfile.TarInfo | str, bytes]) -> bytes:
+    """Return an archive made by hand."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name, content in (("portal.json", b'{"portal_archive":1}'), *members):
+            member = tarfile.TarInfo(name) if isinstance(name, str) else name
+            if content:
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+            else:
+                file.write(member.tobuf(tarfile.PAX_FORMAT))
+    return file.getvalue()
+
+
+def _member(**fields: object) -> tarfile.TarInfo:
+    member = tarfile.TarInfo("unknown")
+    for name, value in fields.items():
+        setattr(member, name, value)
+    return member
+
+
+_HOSTILE = {
+    "sparse": (_member(type=tarfile.GNUTYPE_SPARSE), "no file"),
+    "link": (_member(type=tarfile.SYMTYPE, linkname="/etc/passwd"), "no file"),
+    "long header": (_member(pax_headers={"comment": "x" * (2 << 20)}), "too long"),
+    "no numbers": (_member(pax_headers={"GNU.sparse.map": "x"}), "damaged"),
+    "huge": (_member(size=1 << 62), "cut off"),
+}
+
+
+@pytest.mark.parametrize("name", _HOSTILE)
+def test_hostile_archives(tmp_path: Path, name: str) -> None:
+    """RT6: an error at once, whatever tarfile does with them."""
+    member, said = _HOSTILE[name]
+    with pytest.raises(MalformedError, match=said):
+        _import(tmp_path, _made((member, b""), ("end.json", b"{}")))
+
+
+def test_a_payload_without_its_last_zeros(tmp_path: Path) -> None:
+    """RT6: it has the right root, as sectors are padded, but not its length."""
+    content = bytes(SECTOR_SIZE + 5)
+    roots = b"".join(merkle.sector_root(part) for part in (content[5:], content[SECTOR_SIZE:]))
+    base, _ = build_fanned_out(len(content), roots, b'{"filename":"f"}')
+    link = Skylink.v1(merkle.sector_root(base), len(base))
+    for payload, problems in ((content[:-4], 1), (content, 0)):
+        made = _made(
+            (f"skyfiles/{link}/base", base),
+            (f"skyfiles/{link}/payload", payload),
+            ("end.json", b"{}"),
+        )
+        assert len(_import(tmp_path, made).problems) == problems
+
+
+def test_pins_are_in_members_of_bounded_size(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RT6: what is exported can be imported, however many there are."""
+    monkeypatch.setattr(exporting, "_LINES", 1)
+    data = tmp_path / "data"
+    shutil.copytree(source, data)
+    links = (source / "links").read_text().split()
+    with closing(PinStore.open(data)) as pins:
+        for link in links:
+            pins.pin(Skylink.parse(link))
+    archive = _archive(data)
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        names = tar.getnames()
+    assert names[-5:] == [*(f"pins/{number:06}.jsonl" for number in range(1, 5)), "end.json"]
+    assert _import(tmp_path / "brought", archive).pins == 4
+
+
+def test_an_archive_that_ends_between_members(source: Path, tmp_path: Path) -> None:
+    """RT6: tarfile takes that, zeros and a damaged header for the end."""
+    archive = _archive(source)
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        place = tar.getmembers()[-4].offset
+    damaged = archive[:place] + b"?" + archive[place + 1 :]
+    for cut in (archive[:place], archive[:place] + bytes(10240), damaged):
+        with pytest.raises(MalformedError, match="cut off"):
+            _import(tmp_path, cut)
 
 
 def test_an_archive_that_is_cut_off(source: Path, tmp_path: Path) -> None:

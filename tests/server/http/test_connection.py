@@ -3,8 +3,12 @@
 import socket
 
 import pytest
+import trio
+from starlette.types import Receive, Scope, Send
 
+from skymount.server.http.connection import Connection
 from tests.portal_process import PortalProcess
+from tests.server.http_client import Client
 from tests.server.raw_connection import connect
 
 _UPLOAD = (
@@ -35,6 +39,16 @@ def test_requests_behind_each_other(portal: PortalProcess) -> None:
     sent = _PORTALS + b"\r\n" + _UPLOAD + body + b"GET /x HTTP/1.1\r\nHost: localhost\r\n" + _CLOSE
     found = _talk(portal, sent)
     assert [part[:3] for part in found.split(b"HTTP/1.1 ")[1:]] == [b"200", b"200", b"404"]
+
+
+def test_a_client_that_has_nothing_more_to_send(portal: PortalProcess) -> None:
+    """It gets the whole answer, also one that is streamed."""
+    with Client(base_url=portal.url, timeout=60) as client:
+        link = client.upload_file("large", bytes(5 << 20))
+    with connect(portal.url) as connection:
+        connection.sendall(f"GET /{link} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        connection.shutdown(socket.SHUT_WR)
+        assert len(_read_to_end(connection)) > 5 << 20
 
 
 @pytest.mark.parametrize("more", [b"", b"Connection: keep-alive\r\n"])
@@ -69,6 +83,53 @@ def test_a_body_that_nobody_reads(portal: PortalProcess) -> None:
     refused = b"POST /svc/portals HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3000000\r\n\r\n"
     found = _talk(portal, refused, bytes(3_000_000), _PORTALS + _CLOSE)
     assert [part[:3] for part in found.split(b"HTTP/1.1 ")[1:]] == [b"405", b"200"]
+
+
+def test_methods_have_a_case(portal: PortalProcess) -> None:
+    """Whether an answer has a body is decided by `HEAD` alone; `head` is another method."""
+    found = _talk(portal, b"head /svc/portals HTTP/1.1\r\nHost: localhost\r\n" + _CLOSE)
+    assert found.startswith(b"HTTP/1.1 405 ")
+
+
+def test_a_head_that_is_whole_but_too_long(portal: PortalProcess) -> None:
+    """431, also if it arrives at once."""
+    found = _talk(portal, _PORTALS + b"A: " + b"x" * 100_000 + b"\r\n" + _CLOSE)
+    assert found.startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+async def test_tiny_chunks_let_others_run(is_read: bool) -> None:
+    """A body of many chunks that arrived at once does not hold up other connections."""
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    turns, size = 0, 0
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal size
+        message = await receive()
+        while is_read and message["more_body"]:
+            size += len(message["body"])
+            message = await receive()
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body"})
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    ours.sendall(_UPLOAD + b"Transfer-Encoding: chunked\r\n" + _CLOSE)
+    ours.sendall(b"1\r\na\r\n" * 20_000 + b"0\r\n\r\n")
+    stream = trio.SocketStream(trio.socket.from_stdlib_socket(theirs))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count_turns)
+        await Connection(stream, app, 30).serve()
+        nursery.cancel_scope.cancel()
+    with ours:
+        assert _read_to_end(ours).startswith(b"HTTP/1.1 204 ")
+    assert size == (20_000 if is_read else 0)
+    assert turns > 500
 
 
 def test_a_head_that_is_too_long(portal: PortalProcess) -> None:

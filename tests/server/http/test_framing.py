@@ -84,7 +84,7 @@ _DOUBTFUL = {
 
 def _read(*pieces: bytes) -> int:
     """Feed one request in pieces; return the bytes of its body once it is whole."""
-    connection, size = StrictConnection(h11.SERVER), 0
+    connection, size = StrictConnection(64 << 10), 0
     for piece in pieces:
         connection.receive_data(piece)
         while (event := connection.next_event()) is not h11.NEED_DATA:

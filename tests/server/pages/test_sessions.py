@@ -17,6 +17,24 @@ def test_a_long_header_has_no_session() -> None:
         assert sessions.find(request) is None
 
 
+def test_processes_with_a_secret_share_sessions() -> None:
+    """SP6: who signed in at one is signed in at all that have the same password."""
+    request = request_of(headers={})
+    request.scope[HOST] = RequestHost.parse("localhost:1")
+    first = Sessions.of(b"password", b"secret")
+    cookie = first.sign_in(request, b"password").partition(";")[0]
+    signed_in = request_of(headers={"cookie": cookie})
+    signed_in.scope[HOST] = RequestHost.parse("localhost:1")
+    session = first.find(signed_in)
+    assert session
+    second = Sessions.of(b"password", b"secret")
+    assert second.find(signed_in) == session
+    assert second.token(session) == first.token(session)
+    for others in (Sessions.of(b"changed", b"secret"), Sessions.of(b"password", b"other")):
+        assert others.find(signed_in) is None
+    assert Sessions.of(b"password", b"").find(signed_in) is None
+
+
 def test_few_sessions_are_kept_after_they_ended() -> None:
     """B9: none that was signed out is valid again, however many follow."""
     now = int(time.time())

@@ -1,9 +1,11 @@
 """An upload as it is cut into sectors: the skylink is that of the network, in whatever pieces."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import trio
 
 from skymount.errors import StorageError
 from skymount.server.storage.skyfile_store import SkyfileStore
@@ -70,6 +72,21 @@ async def test_content_is_stored(store: SkyfileStore, size: int, piece: int) -> 
     assert found is not None
     assert read_range(found.payload) == content
     assert read_range(found.metadata) == METADATA
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_few_are_whole_in_memory(store: SkyfileStore, fails: bool) -> None:
+    """Skyfiles of up to 4 MiB that wait for the disk; each makes room in the end."""
+    limits = UploadLimits(whole=trio.Semaphore(1))
+    with suppress(ZeroDivisionError):
+        async with open_sector_writer(store, limits, keep=True) as writer:
+            await writer.write(noise(2 * PART_SIZE))
+            built, skylink = await writer.build(METADATA)
+            assert limits.whole.value == 0
+            if fails:
+                raise ZeroDivisionError
+            await writer.publish(built, skylink)
+    assert limits.whole.value == 1
 
 
 @pytest.mark.parametrize("size", [1000, SECTOR_SIZE + 1])

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from skymount.wire.base_sector import CIPHER_LEGACY_PLAIN
+from skymount.wire.base_sector import CIPHER_LEGACY_PLAIN, Layout
+from skymount.wire.merkle import sector_root
 from skymount.wire.metadata import Metadata, Subfile, encode_metadata
-from skymount.wire.skylink import SECTOR_SIZE
+from skymount.wire.skylink import SECTOR_SIZE, Skylink
 from tests.fakes.portal import FakePortal, flips, in_thread
 from tests.fakes.skyfiles import (
     FakeSkyfile,
@@ -116,6 +117,15 @@ def test_what_nobody_can_prove_is_refused(upstream: FakePortal, mirror: Client) 
     skyfile = unverifiable(of_files({"x": b"y"}).metadata, b"y")
     upstream.add(skyfile)
     assert mirror.get(f"/{skyfile.name}").status_code == 502
+
+
+def test_what_cannot_be_read_is_refused(upstream: FakePortal, mirror: Client) -> None:
+    """The layout is proved, and claims metadata beyond the limit."""
+    base = bytes(Layout(1, 1 << 40, data_pieces=1)) + bytes(64)
+    skylink = Skylink.v1(sector_root(base), len(base))
+    upstream.add(FakeSkyfile(skylink, b"", b"", base))
+    answer = mirror.get(f"/{skylink}")
+    assert (answer.status_code, "limit" in message_of(answer)) == (502, True)
 
 
 def test_the_second_upstream_has_the_truth(

@@ -1,18 +1,20 @@
 """What is in the archive of a portal. No IO.
 
 portal.json                       the version; the first member
-skyfiles/<skylink>/<part>         as on disk: base, then extension, roots and payload
 entries/<number>.jsonl            registry entries, one in a line
-pins.jsonl, hns.zone              as far as there are any
+hns.zone                          if there is one
 skykeys.json                      only if asked for: whoever has it can decrypt
+skyfiles/<skylink>/<part>         as on disk: base, then extension, roots and payload
+pins/<number>.jsonl               pins, one in a line, after what they pin
+end.json                          the last member: without it the archive is cut off
 """
 
 import msgspec
 
 from skymount.wire.registry_entry import Entry, SignedEntry
 
-HEAD, PINS, ZONE, SKYKEYS = "portal.json", "pins.jsonl", "hns.zone", "skykeys.json"
-ENTRIES, SKYFILES = "entries/", "skyfiles/"
+HEAD, ZONE, SKYKEYS, END = "portal.json", "hns.zone", "skykeys.json", "end.json"
+ENTRIES, SKYFILES, PINS = "entries/", "skyfiles/", "pins/"
 VERSION = 1
 
 

@@ -3,9 +3,10 @@
 import io
 import os
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO
 
@@ -28,7 +29,7 @@ from skymount.server.storage.skykey_store import SkykeyStore
 from skymount.server.storage.zone_file import ZONE_FILE
 from skymount.wire.skylink import Skylink
 
-_ENTRIES = 1000  # in one member
+_LINES = 1000  # in one member, which is read whole
 
 
 @dataclass(slots=True)
@@ -54,14 +55,8 @@ def export(
     ):
         head = archive_format.Head(archive_format.VERSION)
         _add(tar, archive_format.HEAD, msgspec.json.encode(head))
-        _add_entries(tar, data, done)
-        pins = [
-            archive_format.PinLine(str(pin.skylink), pin.reason, pin.pinned)
-            for pin in peek_all(data)
-        ]
-        if pins:
-            _add(tar, archive_format.PINS, msgspec.json.Encoder().encode_lines(pins))
-        done.pins = len(pins)
+        entries = map(archive_format.EntryLine.of, peek_entries(data))
+        done.entries = _add_lines(tar, archive_format.ENTRIES, entries)
         with suppress(FileNotFoundError):
             _add(tar, archive_format.ZONE, (data / ZONE_FILE).read_bytes())
         if with_skykeys:
@@ -73,6 +68,12 @@ def export(
             for skylink in store.skylinks(shard):
                 _add_skyfile(tar, store, skylink, done)
                 progress(done.bytes)
+        pins = (
+            archive_format.PinLine(str(pin.skylink), pin.reason, pin.pinned)
+            for pin in peek_all(data)
+        )
+        done.pins = _add_lines(tar, archive_format.PINS, pins)
+        _add(tar, archive_format.END, b"{}")
     return done
 
 
@@ -82,24 +83,13 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
     tar.addfile(member, io.BytesIO(content))
 
 
-def _add_entries(tar: tarfile.TarFile, data: Path, done: Exported) -> None:
-    encode = msgspec.json.Encoder().encode_lines
-    batch: list[archive_format.EntryLine] = []
-    members = 0
-
-    def write() -> None:
-        nonlocal members
-        if batch:
-            members += 1
-            _add(tar, f"{archive_format.ENTRIES}{members:06}.jsonl", encode(batch))
-            done.entries += len(batch)
-            batch.clear()
-
-    for signed in peek_entries(data):
-        batch.append(archive_format.EntryLine.of(signed))
-        if len(batch) == _ENTRIES:
-            write()
-    write()
+def _add_lines(tar: tarfile.TarFile, folder: str, lines: Iterable[msgspec.Struct]) -> int:
+    """Add members of one JSON value in a line; return the number of lines."""
+    remaining, count, members = iter(lines), 0, 0
+    while batch := list(islice(remaining, _LINES)):
+        members, count = members + 1, count + len(batch)
+        _add(tar, f"{folder}{members:06}.jsonl", msgspec.json.Encoder().encode_lines(batch))
+    return count
 
 
 def _add_skyfile(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import msgspec
 import trio
@@ -35,6 +35,7 @@ _PART = re.compile(
     rf"{archive_format.SKYFILES}([A-Za-z0-9_-]{{46}})/({BASE}|{EXTENSION}|{ROOTS}|{PAYLOAD})"
 )
 _TEXT_LIMIT = 16 << 20  # bytes of a member that is not content
+_HEADER_LIMIT = 1 << 20  # bytes of one header, with what extends it
 _EXTENSION_LIMIT = 256 << 20  # bytes: the metadata of an upload has 128 MiB
 _PROBLEMS = 1000  # of which are told
 
@@ -85,15 +86,37 @@ async def _import(
     data: Path, file: IO[bytes], with_skykeys: bool, progress: Callable[[int], None]
 ) -> Imported:
     done = Imported()
+    metered = _Metered(file)
     async with open_local(data) as storage:
         try:
-            with tarfile.open(fileobj=file, mode="r|") as tar:
-                await _Import(data, storage, tar, done, with_skykeys, progress).run()
-        except tarfile.TarError as error:
+            with tarfile.open(fileobj=cast(IO[bytes], metered), mode="r|") as tar:
+                await _Import(data, storage, tar, metered, done, with_skykeys, progress).run()
+        except MalformedError:
+            raise
+        except (tarfile.TarError, ValueError, RecursionError) as error:  # of tarfile
             raise MalformedError(f"the archive is damaged: {error}") from None
         finally:
             await storage.catalogue.repair()
     return done
+
+
+class _Metered:
+    """An archive that is read up to a limit. tarfile has none for headers, takes the end of a file
+    for the end of the archive, and reads on there as far as a header says.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.room = _HEADER_LIMIT
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(size)
+        self.room -= len(data)
+        if not data:
+            raise MalformedError("the archive is cut off")
+        if self.room < 0:
+            raise MalformedError("the archive is damaged: it has a header that is too long")
+        return data
 
 
 class _Import:
@@ -102,15 +125,16 @@ class _Import:
         data: Path,
         storage: PortalStorage,
         tar: tarfile.TarFile,
+        metered: _Metered,
         done: Imported,
         with_skykeys: bool,
         progress: Callable[[int], None],
     ) -> None:
         self._data, self._storage, self._tar, self._done = data, storage, tar, done
-        self._with_skykeys, self._progress = with_skykeys, progress
+        self._metered, self._with_skykeys, self._progress = metered, with_skykeys, progress
         self._skyfile: tuple[Skylink, dict[str, bytes]] | None = None
-        self._pins: list[archive_format.PinLine] = []
         self._read = 0
+        self._has_ended = False
 
     async def run(self) -> None:
         is_first = True
@@ -118,23 +142,27 @@ class _Import:
             if is_first and member.name != archive_format.HEAD:
                 raise MalformedError("this is no archive of a portal")
             is_first = False
-            if not member.isreg():
+            if not member.isreg() or member.issparse():
                 raise MalformedError(f"the archive has {member.name[:100]!r}, which is no file")
+            self._metered.room = _HEADER_LIMIT + member.size
             await self._take(member)
             self._read += member.size
             self._progress(self._read)
         if is_first:
             raise MalformedError("the archive is empty")
         self._finish_skyfile()
-        for pin in self._pins:
-            skylink = Skylink.parse(pin.skylink)
-            if await self._storage.retention.pin(skylink, pin.reason, pin.pinned):
-                self._done.pins += 1
+        if not self._has_ended:
+            raise MalformedError("the archive is cut off")
 
     async def _take(self, member: tarfile.TarInfo) -> None:
         part = _PART.fullmatch(member.name)
         if part is not None:
-            self._take_part(Skylink.parse(part[1]), part[2], member)
+            try:
+                skylink = Skylink.parse(part[1])
+            except MalformedError as error:
+                self._done.refuse(str(error))
+            else:
+                self._take_part(skylink, part[2], member)
             return
         try:
             if member.name == archive_format.HEAD:
@@ -143,12 +171,11 @@ class _Import:
                     raise MalformedError(f"the archive is of version {head.portal_archive}")
             elif member.name.startswith(archive_format.ENTRIES):
                 await self._take_entries(self._content(member))
-            elif member.name == archive_format.PINS:
-                decoder = msgspec.json.Decoder(archive_format.PinLine)
-                for pin in decoder.decode_lines(self._content(member)):
-                    check_reason(pin.reason)
-                    Skylink.parse(pin.skylink)
-                    self._pins.append(pin)
+            elif member.name.startswith(archive_format.PINS):
+                self._finish_skyfile()
+                await self._take_pins(self._content(member))
+            elif member.name == archive_format.END:
+                self._has_ended = True
             elif member.name == archive_format.ZONE:
                 self._take_names(zone_file.Zone.parse(self._content(member)))
             elif member.name == archive_format.SKYKEYS and self._with_skykeys:
@@ -174,7 +201,16 @@ class _Import:
             except RevisionError:
                 self._done.present += 1
             except MalformedError as error:
-                self._done.refuse(f"an entry of {line.public_key.hex()}: {error}")
+                self._done.refuse(f"an entry of {line.public_key[:32].hex()}: {error}")
+
+    async def _take_pins(self, lines: bytes) -> None:
+        for pin in msgspec.json.Decoder(archive_format.PinLine).decode_lines(lines):
+            try:
+                skylink, reason = Skylink.parse(pin.skylink), check_reason(pin.reason)
+                if await self._storage.retention.pin(skylink, reason, pin.pinned):
+                    self._done.pins += 1
+            except MalformedError as error:
+                self._done.refuse(f"a pin: {error}")
 
     def _take_names(self, brought: zone_file.Zone) -> None:
         def edit(found: zone_file.Zone) -> zone_file.Zone:
@@ -231,13 +267,17 @@ class _Import:
         base, extension, roots = parts[BASE], parts.get(EXTENSION, b""), parts.get(ROOTS, b"")
         if len(base) < LAYOUT_SIZE or merkle.sector_root(base) != skylink.root:
             raise _DamagedError("its base sector does not have its root")
-        expected = self._expected(skylink, base, extension, roots)
+        if skylink.version != 1 or skylink.offset:
+            raise _DamagedError("it is not the skylink of a skyfile")
+        expected, length = self._expected(skylink, base, extension, roots)
+        if payload is not None and size != length:
+            raise _DamagedError("its payload does not have its length")
         found = list[bytes]()
         with closing(self._storage.content.begin()) as upload:
             while payload is not None and (sector := payload.read(SECTOR_SIZE)):
                 found.append(merkle.sector_root(sector))
                 size -= len(sector)
-                if found != expected[: len(found)]:
+                if found[-1:] != expected[len(found) - 1 : len(found)]:
                     raise _DamagedError(f"sector {len(found)} does not have its root")
                 upload.put_sector(len(found) - 1, found[-1], sector)
             if size:
@@ -254,8 +294,10 @@ class _Import:
 
     def _expected(
         self, skylink: Skylink, base: bytes, extension: bytes, roots: bytes
-    ) -> list[bytes]:
-        """Return the roots that the payload must have, once the extension was checked."""
+    ) -> tuple[list[bytes], int]:
+        """Return the roots and the length that the payload must have, once the extension was
+        checked.
+        """
         held = _Parts(
             InMemory("base", base),
             InMemory("extension", extension),
@@ -272,7 +314,8 @@ class _Import:
                     raise _DamagedError("its extension does not have its root")
         except StorageError as error:
             raise _DamagedError(str(error)) from None
-        return expected
+        length = len(expected) * SECTOR_SIZE if skyfile.is_encrypted else skyfile.payload.length
+        return expected, length
 
 
 class _DamagedError(StorageError):

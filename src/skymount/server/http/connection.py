@@ -20,6 +20,7 @@ _RECEIVE_SIZE = 256 << 10  # bytes received at once
 _AHEAD_LIMIT = 64 << 10  # bytes of later requests that are received during a response
 _DRAIN_LIMIT = 64 << 20  # bytes read and dropped after an early response
 _DRAIN_TIME = 5.0  # seconds; then the connection is closed
+_PIECES_AT_ONCE = 32  # pieces of a body, as of tiny chunks, before other connections run
 _JOIN_LIMIT = 64 << 10  # bytes of a body that are copied, to be sent together with the head
 _BODILESS = frozenset({204, 304})
 _BODY_HEADERS = {b"content-length", b"transfer-encoding"}
@@ -37,7 +38,7 @@ class Connection:
 
     def __init__(self, stream: trio.SocketStream, app: ASGIApp, idle_timeout: float) -> None:
         self.stream = stream
-        self.http = StrictConnection(h11.SERVER, max_incomplete_event_size=_HEADERS_LIMIT)
+        self.http = StrictConnection(_HEADERS_LIMIT)
         self.is_stopping = False
         self._app = app
         self._idle_timeout = idle_timeout
@@ -97,16 +98,20 @@ class Connection:
 
     async def _drain(self) -> None:
         """Read the rest of a body: closing with unread bytes can cost the client the response."""
-        http, size = self.http, 0
-        if http.their_state is not h11.SEND_BODY or http.they_are_waiting_for_100_continue:
+        http, size, pieces = self.http, 0, 0
+        if http.their_state is not h11.SEND_BODY:
             return
         with trio.move_on_after(_DRAIN_TIME), suppress(h11.RemoteProtocolError):
+            if http.our_state is h11.MUST_CLOSE:
+                await self.stream.send_eof()  # the client may wait for it
             while http.their_state is h11.SEND_BODY and size < _DRAIN_LIMIT:
                 event = http.next_event()
                 if event is h11.NEED_DATA:
                     http.receive_data(await self.stream.receive_some(_RECEIVE_SIZE))
                 elif isinstance(event, h11.Data):
-                    size += len(event.data)
+                    size, pieces = size + len(event.data), pieces + 1
+                    if pieces % _PIECES_AT_ONCE == 0:
+                        await trio.lowlevel.checkpoint()
 
     async def refuse(self, error: h11.RemoteProtocolError) -> None:
         """Answer what is no proper request, without a body, and read on for a while."""
@@ -131,13 +136,14 @@ class _Exchange:
         self._http = connection.http
         self._stream = connection.stream
         self._start: Message | None = None
+        self._pieces = 0
         self._is_bodiless = request.method == b"HEAD"
         path, _, query = request.target.partition(b"?")
         headers = list(request.headers)
         self.scope: Scope = {
             "type": "http",
             "http_version": request.http_version.decode(),
-            "method": request.method.decode().upper(),
+            "method": request.method.decode(),
             "scheme": "http",
             "path": path.decode("latin-1"),
             "raw_path": path,
@@ -167,6 +173,9 @@ class _Exchange:
                 await self._connection.refuse(error)
                 return {"type": "http.disconnect"}
             if isinstance(event, h11.Data):
+                self._pieces += 1
+                if self._pieces % _PIECES_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
                 return {"type": "http.request", "body": bytes(event.data), "more_body": True}
             if isinstance(event, h11.EndOfMessage):
                 return {"type": "http.request", "body": b"", "more_body": False}
@@ -174,9 +183,15 @@ class _Exchange:
                 return {"type": "http.disconnect"}
 
     async def _receive_end(self) -> Message:
-        while await self._receive_more():
-            if len(self._http.trailing_data[0]) >= _AHEAD_LIMIT:
-                await trio.sleep_forever()
+        """Wait until the client has gone. One that only sends nothing more may still read: whether
+        it does is seen when a response is sent.
+        """
+        with suppress(*_GONE):
+            while data := await self._stream.receive_some(_RECEIVE_SIZE):
+                self._http.receive_data(data)
+                if len(self._http.trailing_data[0]) >= _AHEAD_LIMIT:
+                    break
+            await trio.sleep_forever()
         return {"type": "http.disconnect"}
 
     async def _receive_more(self) -> bool:

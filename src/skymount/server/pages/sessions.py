@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Self
 
 from starlette.requests import Request
 
@@ -51,11 +52,22 @@ class SignedOut:
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """The sessions of one portal. They end with it: its key is nowhere else."""
+    """The sessions of one portal. They end with it, as its key is nowhere else, unless it is made
+    by `of` with a secret.
+    """
 
     password: bytes = field(repr=False)
     _key: bytes = field(repr=False, default_factory=lambda: secrets.token_bytes(32))
     _signed_out: SignedOut = field(default_factory=SignedOut)
+
+    @classmethod
+    def of(cls, password: bytes, secret: bytes) -> Self:
+        """Return sessions that are the same for all processes that share a password and a secret;
+        without a secret those of this process.
+        """
+        if not secret:
+            return cls(password)
+        return cls(password, hmac.digest(secret, b"sessions " + password, "sha256"))
 
     def find(self, request: Request) -> str | None:
         """Return the session of a request, empty where none is needed; None if one has to sign

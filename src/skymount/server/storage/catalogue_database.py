@@ -249,7 +249,10 @@ def _key(skylink: Skylink) -> bytes:
 
 
 def _skylink(key: bytes) -> Skylink:
-    return Skylink.from_bytes(key[-2:] + key[:-2])
+    try:
+        return Skylink.from_bytes(key[-2:] + key[:-2])
+    except MalformedError as error:  # of the file, not of what was asked
+        raise ValueError(str(error)) from None
 
 
 def _row(found: tuple[bytes, str, int, int, int, int, float]) -> CatalogueRow:

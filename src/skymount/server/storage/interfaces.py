@@ -71,8 +71,8 @@ class Catalogue(Protocol):
 
     async def wait_complete(self) -> None: ...
 
-    async def repair(self) -> None:
-        """Make it complete."""
+    async def repair(self) -> bool:
+        """Make it complete; False if that failed, which is logged."""
 
     async def add(self, new: NewSkyfile) -> None:
         """Record a skyfile that was stored just now. A failure is logged, and repaired later."""

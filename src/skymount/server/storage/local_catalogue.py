@@ -195,21 +195,17 @@ class LocalCatalogue:
         return ListPage(rows, total, self.is_complete, sum(self._missing.values()))
 
     async def maintain(self) -> None:
-        """Keep it complete."""
+        """Keep it complete. What failed is tried again."""
         while True:
-            await self.repair()
-            await self._incomplete.wait()
-            await trio.sleep(1)  # what failed just now would fail again
+            if await self.repair():
+                await self._incomplete.wait()
+                await trio.sleep(1)  # what failed just now would fail again
+            else:
+                await trio.sleep(_PAUSE)
 
-    async def repair(self, pause: float = _PAUSE) -> None:
-        """Make it what is on disk. A failure is logged, and what is left is tried again."""
-        while True:
-            self._incomplete = trio.Event()
-            if await self._repair():
-                return
-            await trio.sleep(pause)
-
-    async def _repair(self) -> bool:
+    async def repair(self) -> bool:
+        """Make it what is on disk. A failure is logged: then False."""
+        self._incomplete = trio.Event()
         try:
             if self._database is None:
                 await trio.to_thread.run_sync(self._reopen)

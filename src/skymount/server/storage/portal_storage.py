@@ -1,7 +1,7 @@
 """All that a portal keeps, wherever that is."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from skymount.server.storage.interfaces import Catalogue, ContentStore, Entries, Names, Skykeys
 from skymount.server.storage.retention.retention import Retention
@@ -19,3 +19,5 @@ class PortalStorage:
     retention: Retention
     background: tuple[Callable[[], Awaitable[None]], ...] = ()
     """Run while the portal does."""
+    secret: bytes = field(default=b"", repr=False)
+    """What all processes of a portal share, and nobody else knows; empty if there is just one."""

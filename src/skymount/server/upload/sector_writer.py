@@ -27,6 +27,7 @@ PART_SIZE = 1 << 20
 
 _IN_FLIGHT = 3  # parts of one upload being hashed and written while the next one fills
 _IN_FLIGHT_IN_ALL = 12
+_WHOLE_IN_MEMORY = 12  # uploads whose content, over _QUICK_SIZE, is in their base sector
 _PUBLISHING = 32  # uploads that wait for the disk at once, which makes them durable together
 _TRIM_AFTER = 64 << 20  # bytes of uploads after which memory is given back
 _QUICK_SIZE = 64 << 10  # bytes that are hashed in no time
@@ -48,6 +49,7 @@ class UploadLimits:
         default_factory=lambda: trio.CapacityLimiter(_PUBLISHING)
     )
     in_flight: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(_IN_FLIGHT_IN_ALL))
+    whole: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(_WHOLE_IN_MEMORY))
     under_way: int = 0
     received: int = 0
     """Bytes of the uploads that ended since memory was given back."""
@@ -84,6 +86,7 @@ class SectorWriter:
         self._buffer = bytearray()
         self._groups: list[bytes] = []  # of each part, in order
         self._upload: Upload | None = None
+        self._is_whole = False  # it is one of those in memory
         self.size = 0
 
     @property
@@ -141,6 +144,9 @@ class SectorWriter:
             await self._in_flight.acquire()
         if is_small and self._key is None and self.size <= _QUICK_SIZE:
             return self._build_small(metadata)
+        if is_small:
+            await self._limits.whole.acquire()
+            self._is_whole = True
         build = self._build_small if is_small else self._build_large
         return await self._in_thread(build, metadata)
 
@@ -178,6 +184,12 @@ class SectorWriter:
         self._upload.publish(skylink, built)
         self.close()
 
+    def end(self) -> None:
+        """Let others take its place in memory."""
+        if self._is_whole:
+            self._is_whole = False
+            self._limits.whole.release()
+
     def close(self) -> None:
         if self._upload is not None:
             self._upload.close()
@@ -203,6 +215,8 @@ async def open_sector_writer(
                 if writer is not None and writer.is_open:
                     await trio.to_thread.run_sync(writer.close)
             finally:
+                if writer is not None:
+                    writer.end()
                 await limits.end_upload(writer.size if writer is not None else 0)
 
 

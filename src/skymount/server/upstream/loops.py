@@ -65,6 +65,7 @@ class LoopMiddleware:
                 for text in Headers(scope=scope).getlist(HEADER):
                     self._loops.note(text)
             except HttpError as error:
-                await responses.of_http_error(error)(scope, receive, send)
+                not_kept: responses.HeaderList = [("Cache-Control", "no-store")]
+                await responses.of_http_error(error, not_kept)(scope, receive, send)
                 return
         await self._app(scope, receive, send)

@@ -73,8 +73,11 @@ class RemoteSkyfiles:
     async def body_roots(self, skylink: Skylink) -> bytes:
         """Return the Merkle roots of the sectors that fan-out and metadata were spilled to."""
         data = await self.sectors.base(skylink)
-        base = await off_loop(partial(parse_base_sector, bytes(data)), len(data))
-        return await self._body_roots(base, [])
+        try:
+            base = await off_loop(partial(parse_base_sector, bytes(data)), len(data))
+            return await self._body_roots(base, [])
+        except MalformedError as error:
+            raise BadContentError(f"{skylink}: {error}") from None
 
     async def _describe(self, skylink: Skylink) -> _Readable:
         data = await self.sectors.base(skylink)

@@ -109,14 +109,19 @@ class SectorCache:
             await trio.sleep(_QUEUE_POLL)
 
     async def _get(self, key: BlockKey, fetch: Callable[[], Awaitable[Data]]) -> Data:
-        """Return a sector from memory or disk, or fetch it. All who want it share one fetch, which
-        outlasts a reader that gives up.
+        """Return a sector from memory or disk, or fetch it. All who want it share one fetch. Once
+        begun it outlasts readers that give up.
         """
         found = self._memory.get(key)
         if found is not None:
             self.touch([key])
             return found
-        return await (self._pending.get(key) or self._start(key, fetch)).wait()
+        pending = self._pending.get(key) or self._start(key, fetch)
+        pending.waiting += 1
+        try:
+            return await pending.wait()
+        finally:
+            pending.waiting -= 1
 
     def _start(self, key: BlockKey, fetch: Callable[[], Awaitable[Data]]) -> Pending:
         pending = self._pending[key] = Pending()
@@ -129,12 +134,10 @@ class SectorCache:
         data: Data | None = None
         error: PortalError | None = None
         try:
-            async with self._fetches:
-                (data,) = await self._queue.read([key])
-                if data is None:
-                    await self.wait_for_disk()
-                    data = await fetch()
-                    self._queue.offer(key, data)
+            (data,) = await self._queue.read([key])  # waits for no fetch, as all may hang
+            if data is None:
+                data = await self._fetch(pending, fetch)
+                self._queue.offer(key, data)
             self._memory[key] = data
         except PortalError as problem:
             error = problem
@@ -146,6 +149,15 @@ class SectorCache:
         finally:
             del self._pending[key]
             pending.settle(data, error)
+
+    async def _fetch(self, pending: Pending, fetch: Callable[[], Awaitable[Data]]) -> Data:
+        """Fetch a sector when it is its turn, unless nobody waits for it any more then."""
+        has_to_wait = not self._fetches.available_tokens
+        async with self._fetches:
+            if has_to_wait and not pending.waiting:
+                raise PortalError("nobody waits for it any more")
+            await self.wait_for_disk()
+            return await fetch()
 
     async def _fetch_sector(self, root: bytes) -> bytes:
         return await self._portals.first(lambda client: client.sector(root, SECTOR_SIZE))

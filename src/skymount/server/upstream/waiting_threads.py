@@ -33,12 +33,13 @@ class WaitingThreads:
         return trio.from_thread.run(self._run, ask, absent)
 
     async def _run(self, ask: Callable[[], Awaitable[T]], absent: str) -> T:
+        request = object()  # several may ask the same
         try:
-            self._slots.acquire_on_behalf_of_nowait(ask)
+            self._slots.acquire_on_behalf_of_nowait(request)
         except trio.WouldBlock:
             raise HttpError(503, _TOO_MANY) from None
         try:
             with upstream_errors(absent):
                 return await ask()
         finally:
-            self._slots.release_on_behalf_of(ask)
+            self._slots.release_on_behalf_of(request)

@@ -4,7 +4,6 @@ import itertools
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[4]
 S3RVER = ROOT / ".venv/s3rver/node_modules/.bin/s3rver"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "S3RVER", "AWS_SECRET_ACCESS_KEY": "S3RVER"}
 BUCKET = "portals"
+KEEPER = Path(__file__).with_name("keeper.py")
 
 _START_TIME = 60.0  # seconds
 _numbers = itertools.count()
@@ -32,6 +32,21 @@ def postgres_programs() -> Path | None:
         return found[-1].parent
     named = shutil.which("initdb")
     return Path(named).resolve().parent if named else None
+
+
+def _kept(
+    command: list[str], log: Path, signal: str, directory: str = "", user: str = ""
+) -> subprocess.Popen[bytes]:
+    """Start a server that ends with its standard input, and so with this process."""
+    keeper = [sys.executable, "-I", str(KEEPER), signal, directory, user]
+    with open(log, "wb") as written:
+        return subprocess.Popen(
+            [*keeper, *command],
+            stdin=subprocess.PIPE,
+            stdout=written,
+            stderr=written,
+            start_new_session=True,
+        )
 
 
 @dataclass
@@ -58,18 +73,12 @@ class Postgres:
         )
 
     def start(self) -> None:
-        command = [self.programs / "postgres", "-D", str(self.directory / "data")]
+        command = [str(self.programs / "postgres"), "-D", str(self.directory / "data")]
         settings = ["listen_addresses=", f"unix_socket_directories={self.directory}"]
         settings += ["shared_buffers=16MB", "max_connections=80", "fsync=off"]
-        with open(os.devnull, "wb") as log:
-            self.process = subprocess.Popen(
-                [*command, *(word for setting in settings for word in ("-c", setting))],
-                stdout=log,
-                stderr=log,
-                user=self.user,
-                cwd="/",
-                start_new_session=True,
-            )
+        command += (word for setting in settings for word in ("-c", setting))
+        log = self.directory / "log"
+        self.process = _kept(command, log, "SIGQUIT", str(self.directory), self.user or "")
         self._wait()
 
     def _wait(self) -> None:
@@ -79,15 +88,16 @@ class Postgres:
                 self.execute("postgres", "SELECT 1")
                 return
             except subprocess.CalledProcessError:
-                if time.monotonic() > until:
-                    raise
+                assert self.process is not None
+                said = (self.directory / "log").read_text(errors="replace")
+                assert self.process.poll() is None, said
+                assert time.monotonic() < until, said
                 time.sleep(0.05)
 
     def stop(self) -> None:
         """End it as a crash would."""
         if self.process is not None:
-            self.process.send_signal(signal.SIGQUIT)
-            self.process.wait(_START_TIME)
+            self.process.communicate(b"keep", _START_TIME)
             self.process = None
 
     def execute(self, database: str, statement: str) -> str:
@@ -114,7 +124,10 @@ class Postgres:
 @contextmanager
 def running_postgres(programs: Path) -> Iterator[Postgres]:
     # Not below pytest's directories, which only their owner may enter.
-    directory = Path(tempfile.mkdtemp(prefix="skymount-pg-", dir="/tmp"))
+    base = Path(tempfile.gettempdir())
+    if not all(each.stat().st_mode & 0o001 for each in (base, *base.parents)):
+        base = Path("/tmp")
+    directory = Path(tempfile.mkdtemp(prefix="skymount-pg-", dir=base))
     server = Postgres(programs, directory)
     try:
         server.prepare()
@@ -128,8 +141,7 @@ def running_postgres(programs: Path) -> Iterator[Postgres]:
 @contextmanager
 def _running(command: list[str], log: Path) -> Iterator[str]:
     """Run a server that says where it listens; yields its URL."""
-    with open(log, "wb") as written:
-        process = subprocess.Popen(command, stdout=written, stderr=written)
+    process = _kept(command, log, "SIGKILL")  # it has nothing to lose
     try:
         until = time.monotonic() + _START_TIME
         while not (found := re.search(r"(127\.0\.0\.1:\d+)", log.read_text(errors="replace"))):
@@ -138,8 +150,7 @@ def _running(command: list[str], log: Path) -> Iterator[str]:
             time.sleep(0.05)
         yield f"http://{found[1]}"
     finally:
-        process.kill()  # it has nothing to lose
-        process.wait()
+        process.communicate(timeout=_START_TIME)
 
 
 @contextmanager

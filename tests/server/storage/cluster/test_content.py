@@ -14,7 +14,9 @@ from skymount.server.storage.cluster import skyfile_rows
 from skymount.server.storage.cluster.content_store import SharedContent
 from skymount.server.storage.cluster.database import SWEEP_LOCK, Database
 from skymount.server.storage.cluster.objects import Objects
+from skymount.server.storage.cluster.sector_reader import Fetching, SectorReader
 from skymount.server.storage.cluster.sweeper import sweep
+from skymount.server.storage.disk_errors import DiskFullError
 from skymount.server.storage.stored_range import read_range
 from skymount.server.storage.stored_skyfile import BuiltSkyfile, list_sectors
 from skymount.wire import merkle
@@ -122,7 +124,95 @@ def test_rows_follow_the_objects(content: SharedContent) -> None:
     assert (after.name, after.size, after.disk) == (before.name, before.size, before.disk)
     content.objects.delete([f"skyfiles/{link}"])
     assert sweep(content, NO_AGE) == 2
-    assert skyfile_rows.totals(content.database) == (0, 0)
+    assert skyfile_rows.totals(content.database).read() == (0, 0)
+
+
+def refuse(*_: object) -> None:
+    raise StorageError("not now")
+
+
+def test_nothing_is_swept_while_the_store_cannot_be_read(
+    content: SharedContent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SP2: the sectors of a skyfile whose row is missing stay."""
+    link = put(content, noise(SECTOR_SIZE + 5))
+    skyfile_rows.remove(content.database, [str(link)])
+    with monkeypatch.context() as failing:
+        failing.setattr(content.objects, "get", refuse)
+        with pytest.raises(StorageError, match="not now"):
+            sweep(content, NO_AGE)
+    assert len(sectors(content)) == 2
+    assert sweep(content, NO_AGE) == 0
+
+
+def test_a_sweep_that_breaks_off_blocks_no_upload(
+    content: SharedContent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SP2: what it was about to remove can be stored again once its lease has ended."""
+    sector = noise(SECTOR_SIZE)
+    with closing(content.begin()) as upload:
+        upload.put_sector(0, merkle.sector_root(sector), sector)
+        eventually(lambda: len(sectors(content)) == 1)
+    with monkeypatch.context() as failing:
+        failing.setattr(content.objects, "delete", refuse)
+        with pytest.raises(StorageError, match="not now"):
+            sweep(content, NO_AGE)
+    with pytest.raises(StorageError, match="upload it again"):
+        put(content, sector)
+    assert sweep(content, NO_AGE) == 0, "the first one may still remove it"
+    content.database.write(
+        "end the lease",
+        lambda connection: connection.execute("UPDATE swept SET removed = clock_timestamp()"),
+    )
+    link = put(content, sector)
+    assert sweep(content, NO_AGE) == 0
+    found = content.find(link)
+    assert found is not None
+    assert read_range(found.payload) == sector
+
+
+def test_an_upload_into_a_full_store_leaves_no_row(
+    content: SharedContent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SP7: nothing of it is visible; what was stored before stays."""
+
+    def full(*_: object) -> None:
+        raise DiskFullError("full")
+
+    here = put(content, b"here")
+    with monkeypatch.context() as failing:
+        failing.setattr(content.objects, "put", full)
+        for payload in (b"here", b"new"):
+            with pytest.raises(DiskFullError):
+                put(content, payload)
+    assert [row.skylink for row in skyfile_rows.page(content.database, "", 0, 9)[0]] == [here]
+
+
+def test_one_sweep_in_a_while(content: SharedContent) -> None:
+    assert sweep(content, pause=60) == 0
+    assert sweep(content, pause=60) is None
+    assert sweep(content) == 0
+
+
+def test_many_readers(content: SharedContent) -> None:
+    """Those for which there is no room read in smaller pieces."""
+    payload = noise(2 * SECTOR_SIZE + 5)
+    found = content.find(put(content, payload))
+    assert found is not None
+    opened = content.open_sectors(content.load_known(found.skylink).payload_roots)
+    assert isinstance(opened, SectorReader)
+    crowded = SectorReader(content.objects, Fetching(1, 1), opened.roots)
+    other = SectorReader(content.objects, crowded.fetching, opened.roots)
+    with closing(crowded.fetching), closing(crowded), closing(other):
+        for reader in (crowded, other):
+            reader.announce(7, len(payload) - 7)
+        for at in range(7, len(payload), 1 << 20):
+            for reader in (crowded, other):
+                piece = reader.read(
+                    at, min(1 << 20, SECTOR_SIZE - at % SECTOR_SIZE, len(payload) - at)
+                )
+                assert piece == payload[at : at + len(piece)]
+                assert piece
 
 
 def test_one_process_sweeps(content: SharedContent) -> None:

@@ -2,15 +2,17 @@
 
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from skymount.errors import ConfigError
+from skymount.errors import ConfigError, StorageError
+from skymount.server.storage.cluster.database import Database
 from skymount.server.storage.cluster.settings import DATABASE_VARIABLE, parse_settings
 from tests.portal_process import failing_start, portal_command, portal_environment
 from tests.server.storage.cluster.conftest import StartPortal
-from tests.server.storage.cluster.servers import CREDENTIALS, Shared
+from tests.server.storage.cluster.servers import CREDENTIALS, Postgres, Shared
 
 pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.timeout(180)]
 
@@ -91,6 +93,22 @@ def test_password_in_the_environment() -> None:
     assert "secret" not in repr(found)
 
 
+@pytest.mark.parametrize("host", ["[::1]x/portals", "db/portals?what=1", "db/portals?options=%zz"])
+def test_malformed_url_with_a_password(host: str) -> None:
+    """SP8: the message of the library, which has the URL, is not passed on."""
+    with pytest.raises(StorageError, match="malformed") as caught:
+        Database.open(f"postgresql://user:secret@{host}")
+    assert "secret" not in str(caught.value)
+
+
+def test_options_of_the_url(postgres: Postgres) -> None:
+    url = postgres.url(postgres.new_database()) + "&options=-c%20lock_timeout%3D1234"
+    with closing(Database.open(url)) as database:
+        for name, value in (("lock_timeout", "1234ms"), ("statement_timeout", "1min")):
+            query = "SELECT current_setting(%s)"
+            assert database.rows("look", query, (name,)) == [(value,)]
+
+
 @pytest.mark.parametrize(
     ("store", "endpoint", "database", "reason"),
     [
@@ -105,6 +123,7 @@ def test_password_in_the_environment() -> None:
         ("s3://bucket", "http://host/path", DATABASE, "--s3-endpoint is not"),
         ("s3://bucket", "", "", "no database is named"),
         ("s3://bucket", "", "mysql://db/portals", "is not named by a URL"),
+        ("s3://bucket", "", "postgresql://[", "is not named by a URL"),
     ],
 )
 def test_arguments_that_are_wrong(store: str, endpoint: str, database: str, reason: str) -> None:

@@ -20,6 +20,7 @@ from skymount.wire.skylink import SECTOR_SIZE
 from tests.fakes.skyfiles import noise
 from tests.portal_process import PortalProcess, portal_command, portal_environment
 from tests.server.http_client import FORM_TYPE, Client, message_of
+from tests.server.pages.page_client import page, token_of
 from tests.server.raw_connection import eventually
 from tests.server.registry_entries import OWNER, get, post, put, signed
 from tests.server.storage.cluster.conftest import StartPortal, running
@@ -301,11 +302,27 @@ def test_workers(shared: Shared, start: StartPortal) -> None:
         portal.process.terminate()
         assert portal.process.wait(30) == 0
         assert not [each for each in running if Path(f"/proc/{each}").exists()]
-    with start(shared, "--workers", "2") as portal:
+    password = shared.key_file.with_name("password")
+    password.write_text("secret")
+    password.chmod(0o600)
+    with start(shared, "--workers", "2", "--password-file", str(password)) as portal:
         eventually(lambda: len(children(portal.process.pid)) == 2)
         running = children(portal.process.pid)
+        assert_signed_in(portal.url)
         portal.kill()
         eventually(lambda: not [each for each in running if alive(each)])
+
+
+def assert_signed_in(url: str) -> None:
+    """Sign in, and ask for the page on further connections, which any process may have."""
+    with connected(url) as client:
+        token = token_of(page(client, "/"))
+        answer = client.post("/-/sign-in", data={"token": token, "password": "secret"})
+        assert answer.status_code == 303, answer.text
+        cookie = answer.headers["set-cookie"].partition(";")[0]
+    for _ in range(8):
+        with connected(url) as client:
+            assert "/-/sign-out" in page(client, "/", {"Cookie": cookie}).text
 
 
 def alive(process: int) -> bool:

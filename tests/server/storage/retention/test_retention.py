@@ -1,6 +1,7 @@
 """What is old and not pinned leaves; nothing else does."""
 
 import os
+import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from skymount.errors import StorageError
 from skymount.server.storage.catalogue_rows import NewSkyfile
-from skymount.server.storage.local_catalogue import LocalCatalogue
+from skymount.server.storage.local_catalogue import LocalCatalogue, catalogue_path
 from skymount.server.storage.retention.pin_store import PinStore
 from skymount.server.storage.retention.retention import Retention
 from skymount.server.storage.skyfile_store import SkyfileStore
@@ -72,6 +74,35 @@ async def test_what_is_uploaded_again_is_new(kept: Kept) -> None:
     put(kept.store, b"x")
     assert (await kept.retention.sweep(cutoff)).skyfiles == 0
     assert kept.store.find(link)
+
+
+async def test_what_cannot_be_removed_is_passed_over(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RT1: one skyfile that is in the way does not keep all younger ones."""
+    await kept.catalogue.repair()
+    links = [await kept.put(bytes([number])) for number in range(3)]
+    remove = kept.store.remove
+
+    def fail_once(skylink: Skylink, stored_before: float | None = None) -> bool:
+        if skylink == links[0]:
+            raise StorageError("no")
+        return remove(skylink, stored_before)
+
+    monkeypatch.setattr(kept.store, "remove", fail_once)
+    with pytest.raises(StorageError, match="2 skyfiles were removed, 1 could not be: no"):
+        await kept.retention.sweep(time.time() + 1)
+    assert [link for link in links if kept.store.find(link)] == links[:1]
+
+
+async def test_a_damaged_row_is_an_error(kept: Kept, tmp_path: Path) -> None:
+    """RT1: of the kind that the sweep logs; the portal goes on."""
+    await kept.catalogue.repair()
+    await kept.put(b"x")
+    with closing(sqlite3.connect(catalogue_path(tmp_path))) as database, database:
+        database.execute("UPDATE skyfiles SET skylink = X'00'")
+    with pytest.raises(StorageError, match="damaged"):
+        await kept.retention.sweep(time.time() + 1)
 
 
 async def test_what_is_pinned_is_removed_only_on_purpose(kept: Kept) -> None:

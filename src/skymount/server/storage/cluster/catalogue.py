@@ -12,7 +12,7 @@ from skymount.server.storage.cluster.content_store import SharedContent
 from skymount.server.storage.cluster.database import Database
 from skymount.wire.skylink import Skylink
 
-_COUNT_PAUSE = 5.0  # seconds between two counts of what is stored
+_LOOK_PAUSE = 2.0  # seconds between two looks at the totals
 
 
 class KeepsAll:
@@ -36,22 +36,25 @@ class SharedCatalogue:
     def __init__(self, database: Database, content: SharedContent) -> None:
         self._database = database
         self._content = content
+        self._count = skyfile_rows.totals(database)
         self._totals = (0, 0)
+        self._run = partial(trio.to_thread.run_sync, limiter=database.threads)
 
     async def wait_complete(self) -> None:
         await trio.lowlevel.checkpoint()
 
-    async def repair(self) -> None:
+    async def repair(self) -> bool:
         await trio.lowlevel.checkpoint()
+        return True
 
     async def add(self, new: NewSkyfile) -> None:
         await trio.lowlevel.checkpoint()
 
     async def find(self, skylink: Skylink) -> CatalogueRow | None:
-        return await trio.to_thread.run_sync(skyfile_rows.find, self._database, skylink)
+        return await self._run(skyfile_rows.find, self._database, skylink)
 
     async def skylinks_with(self, root: bytes) -> list[Skylink]:
-        return await trio.to_thread.run_sync(skyfile_rows.with_sector, self._database, root)
+        return await self._run(skyfile_rows.with_sector, self._database, root)
 
     async def remove(self, skylink: Skylink, stored_before: float | None = None) -> bool:
         return await trio.to_thread.run_sync(self._content.remove, skylink, stored_before)
@@ -70,11 +73,13 @@ class SharedCatalogue:
         """Count what is stored, again and again."""
         while True:
             with suppress(StorageError):  # the next time may do better
-                count = partial(skyfile_rows.totals, self._database)
-                self._totals = await trio.to_thread.run_sync(count)
-            await trio.sleep(_COUNT_PAUSE)
+                count, size = await self._run(self._count.read, abandon_on_cancel=True)
+                self._totals = count, size
+            await trio.sleep(_LOOK_PAUSE)
 
     async def page(self, search: str, start: int, count: int) -> ListPage:
-        read = partial(skyfile_rows.page, self._database, search, start, count)
-        rows, total = await trio.to_thread.run_sync(read)
+        rows, total = await self._run(skyfile_rows.page, self._database, search, start, count)
+        if total is None:
+            known, _ = await self._run(self._count.read)
+            total = max(known, start + len(rows) if rows else 0)
         return ListPage(tuple(rows), total, True, 0)

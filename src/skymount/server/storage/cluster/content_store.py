@@ -23,12 +23,14 @@ from skymount.server.storage.cluster import skyfile_rows
 from skymount.server.storage.cluster.database import Database
 from skymount.server.storage.cluster.objects import Objects
 from skymount.server.storage.cluster.sector_reader import (
+    Fetching,
     SectorReader,
     sector_name,
     without_padding,
 )
 from skymount.server.storage.cluster.skyfile_object import SkyfileObject
 from skymount.server.storage.cluster.skyfile_rows import describe
+from skymount.server.storage.disk_errors import DiskFullError
 from skymount.server.storage.stored_range import InMemory, OpenBytes, StoredBytes, StoredRange
 from skymount.server.storage.stored_skyfile import SMALL_SIZE, BuiltSkyfile, StoredSkyfile
 from skymount.wire import merkle
@@ -42,6 +44,10 @@ _SECTORS = 16  # of all uploads
 _READS = 32
 _CACHE_SIZE = 64 << 20  # bytes of skyfile objects in memory
 _CACHE_TIME = 60.0  # seconds after which a removal by another portal shows
+
+
+def _memory(found: SkyfileObject) -> int:
+    return len(found.base) + 4096 + 128 * len(found.roots)
 
 
 def skyfile_name(skylink: Skylink) -> str:
@@ -59,15 +65,15 @@ class SharedContent:
         self.database = database
         self.writers = ThreadPoolExecutor(_SECTORS, "put")
         self.room = threading.BoundedSemaphore(_SECTORS)
-        self._readers = ThreadPoolExecutor(_READS, "get")
+        self._fetching = Fetching(_READS)
         self._cache: TTLCache[Skylink, SkyfileObject] = TTLCache(
-            _CACHE_SIZE, _CACHE_TIME, getsizeof=lambda found: len(found.base) + 4096
+            _CACHE_SIZE, _CACHE_TIME, getsizeof=_memory
         )
         self._cache_lock = threading.Lock()
 
     def close(self) -> None:
         self.writers.shutdown(wait=False, cancel_futures=True)
-        self._readers.shutdown(wait=False, cancel_futures=True)
+        self._fetching.close()
 
     def begin(self) -> "SharedUpload":
         return SharedUpload(self)
@@ -104,7 +110,7 @@ class SharedContent:
         return found
 
     def open_sectors(self, roots: tuple[bytes, ...]) -> OpenBytes:
-        return SectorReader(self.objects, self._readers, roots)
+        return SectorReader(self.objects, self._fetching, roots)
 
     def remove(self, skylink: Skylink, stored_before: float | None = None) -> bool:
         """Remove a skyfile in one step. The sweeper removes its sectors."""
@@ -176,8 +182,14 @@ class SharedUpload:
         raw = bytes(found)
         extension = b"".join(sector.ljust(SECTOR_SIZE, b"\0") for sector in built.spilled)
         row = describe(skylink, built.base, extension, time.time(), len(roots))
-        skyfile_rows.put(self._content.database, row, found.roots, self._began)
-        self._content.objects.put(skyfile_name(skylink), raw)
+        is_new = skyfile_rows.put(self._content.database, row, found.roots, self._began)
+        try:
+            self._content.objects.put(skyfile_name(skylink), raw)
+        except DiskFullError:  # it was not stored; after other errors it may be there
+            if is_new:
+                with suppress(StorageError):  # the sweeper removes the row then
+                    skyfile_rows.withdraw(self._content.database, row)
+            raise
 
     def close(self) -> None:
         """Wait for what is being put: the sweeper removes it if nothing was published."""

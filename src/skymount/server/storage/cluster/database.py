@@ -5,11 +5,15 @@ Everything blocks. Each statement is a transaction of its own unless `transactio
 
 import logging
 import select
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, LiteralString, TypeAlias, TypeVar
 
 import psycopg
+import trio
+from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from skymount.errors import StorageError
@@ -25,6 +29,8 @@ PUBLISH_LOCK, SWEEP_LOCK, _MIGRATION_LOCK = 0x736B0001, 0x736B0002, 0x736B0003
 _CONNECT_TIME = 5  # seconds
 _WAIT = 5.0  # seconds for a free connection
 _STATEMENT_TIME = 60_000  # milliseconds
+_COUNT_PAUSE = 2.0  # seconds between two counts of the same rows
+_COUNT_SHARE = 50  # a count may take the database at most one part in so many of the time
 
 logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
 
@@ -54,14 +60,17 @@ class Database:
     """The database of some portals. Use `open` and `close`; every method raises StorageError."""
 
     def __init__(self, url: str) -> None:
+        self.threads = trio.CapacityLimiter(CONNECTIONS)
+        """For all that waits for the database, so that it leaves other threads to downloads."""
         self._url = url
+        self._settings = _settings(url)
         self._pool: ConnectionPool[Connection] = ConnectionPool(
             url,
             min_size=1,
             max_size=CONNECTIONS,
             timeout=_WAIT,
             reconnect_timeout=_WAIT,
-            kwargs=_SETTINGS,
+            kwargs=self._settings,
             check=_check_idle,
             open=False,
         )
@@ -69,10 +78,10 @@ class Database:
     @classmethod
     def open(cls, url: str) -> "Database":
         """Connect, and bring the tables up to date; StorageError within some seconds."""
-        with _errors("use the database"), psycopg.connect(url, **_SETTINGS) as connection:
-            _migrate(connection)
         database = cls(url)
         with _errors("use the database"):
+            with psycopg.connect(url, **database._settings) as connection:
+                _migrate(connection)
             database._pool.open()
         return database
 
@@ -90,7 +99,7 @@ class Database:
             try:
                 with self._pool.connection() as connection:
                     return work(connection)
-            except PoolTimeout:
+            except (PoolTimeout, psycopg.errors.QueryCanceled):
                 raise
             except psycopg.OperationalError:
                 with self._pool.connection() as connection:
@@ -99,21 +108,62 @@ class Database:
     def rows(self, action: str, query: LiteralString, values: tuple[Any, ...] = ()) -> list[Any]:
         return self.read(action, lambda connection: connection.execute(query, values).fetchall())
 
+    def secret(self) -> bytes:
+        """Return a secret that the portals of this database share."""
+        ((found,),) = self.rows("use the database", "SELECT secret FROM shared_state")
+        return bytes(found)
+
     @contextmanager
     def alone(self, lock: int) -> Iterator[bool]:
         """Hold a lock of which there is one in all processes; False if another one has it."""
-        with _errors("use the database"), psycopg.connect(self._url, **_SETTINGS) as connection:
+        with (
+            _errors("use the database"),
+            psycopg.connect(self._url, **self._settings) as connection,
+        ):
             found = connection.execute("SELECT pg_try_advisory_lock(%s)", (lock,)).fetchone()
             yield bool(found and found[0])
 
 
-_SETTINGS: Any = {
-    "autocommit": True,
-    "connect_timeout": _CONNECT_TIME,
-    "application_name": "skymount portal",
-    "options": f"-c statement_timeout={_STATEMENT_TIME}",
-    "tcp_user_timeout": 15_000,
-}
+class RowCount:
+    """A count that walks a table. It is made again after a while: the longer it takes, the rarer.
+
+    Any thread may call `read`.
+    """
+
+    def __init__(
+        self, database: Database, action: str, numbers: LiteralString, table: LiteralString
+    ) -> None:
+        self._database = database
+        self._action = action
+        took = "extract(epoch FROM clock_timestamp() - statement_timestamp())::float8"
+        self._query: LiteralString = f"SELECT {numbers}, {took} FROM {table}"
+        self._found: tuple[int, ...] = ()
+        self._due = 0.0
+        self._lock = threading.Lock()
+
+    def read(self) -> tuple[int, ...]:
+        """Return the numbers; StorageError. Blocks."""
+        with self._lock:
+            if not self._found or time.monotonic() >= self._due:
+                ((*found, took),) = self._database.rows(self._action, self._query)
+                self._found = tuple(int(number) for number in found)
+                self._due = time.monotonic() + max(_COUNT_PAUSE, _COUNT_SHARE * took)
+            return self._found
+
+
+def _settings(url: str) -> Any:
+    """Return the settings of connections; StorageError for a malformed URL, not repeated."""
+    try:
+        given = conninfo_to_dict(url)
+    except psycopg.Error:
+        raise StorageError("cannot use the database: its URL is malformed") from None
+    return {
+        "autocommit": True,
+        "connect_timeout": _CONNECT_TIME,
+        "application_name": "skymount portal",
+        "options": f"-c statement_timeout={_STATEMENT_TIME} {given.get('options') or ''}".strip(),
+        "tcp_user_timeout": 15_000,
+    }
 
 
 def _migrate(connection: Connection) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import trio
 
 from skymount.errors import MalformedError, RevisionError, StorageError
-from skymount.server.storage.cluster.database import CONNECTIONS, Connection, Database
+from skymount.server.storage.cluster.database import Connection, Database, RowCount
 from skymount.wire.registry_entry import Entry, SignedEntry, check_update, entry_id
 
 _SELECT = "SELECT public_key, tweak, data, revision, kind, signature FROM entries"
@@ -38,7 +38,8 @@ class SharedEntries:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._threads = trio.CapacityLimiter(CONNECTIONS)
+        self._threads = database.threads
+        self._count = RowCount(database, "count registry entries", "count(*)", "entries")
 
     async def find(self, entry: bytes) -> SignedEntry | None:
         rows = await self._rows(f"{_SELECT} WHERE id = %s", entry)
@@ -55,8 +56,9 @@ class SharedEntries:
         return [_parse(row) for row in await self._rows(query, public_key, after, count)]
 
     async def count(self) -> int:
-        ((count,),) = await self._rows("SELECT count(*) FROM entries")
-        return int(count)
+        """Return a count that may be some seconds old."""
+        (count,) = await trio.to_thread.run_sync(self._count.read, limiter=self._threads)
+        return count
 
     async def _rows(self, query: Any, *values: object) -> list[Any]:
         return await trio.to_thread.run_sync(

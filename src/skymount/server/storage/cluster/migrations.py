@@ -57,6 +57,16 @@ CREATE TABLE zone (
 );
 INSERT INTO zone (content) VALUES ('')
 """,
+    """
+CREATE TABLE shared_state (
+    is_only boolean PRIMARY KEY DEFAULT true CHECK (is_only),
+    secret bytea NOT NULL,
+    swept timestamptz NOT NULL DEFAULT '-infinity'
+);
+INSERT INTO shared_state (secret) VALUES (
+    decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex')
+)
+""",
 )
 
 VERSION = len(STEPS)

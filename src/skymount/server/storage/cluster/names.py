@@ -28,7 +28,8 @@ class SharedNames:
             return self._zone
 
     async def find(self, domain: str) -> DomainRecord | None:
-        return (await trio.to_thread.run_sync(self.current)).find(domain)
+        threads = self._database.threads
+        return (await trio.to_thread.run_sync(self.current, limiter=threads)).find(domain)
 
     def change(self, edit: Callable[[Zone], Zone]) -> None:
         """Replace the zone by an edited one, in one step; errors of `edit` pass through."""

@@ -27,6 +27,7 @@ _CONNECT_TIME = timedelta(seconds=5)
 _RETRIES = 3
 _RETRY_TIME = timedelta(seconds=20)
 _CREDENTIALS_LIMIT = 64 << 10  # bytes of the file
+_OBJECT_LIMIT = 64 << 20  # bytes of one that is read whole
 
 _CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,80})</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -75,7 +76,7 @@ class Objects:
 
         def ask() -> None:
             try:
-                with self._errors("use"):
+                with self._errors("use", self._where):
                     next(iter(self._store.list("skyfiles", chunk_size=1)), None)
             except StorageError as error:
                 failures.append(error)
@@ -97,7 +98,10 @@ class Objects:
         """Return an object, None when there is none."""
         with self._errors("read"):
             try:
-                return bytes(self._store.get(name).bytes())
+                found = self._store.get(name)
+                if found.meta["size"] > _OBJECT_LIMIT:
+                    raise StorageError(f"cannot read {name[:100]}: it is too large")
+                return bytes(found.bytes())
             except FileNotFoundError as error:
                 self._check_absent(error)
                 return None
@@ -137,13 +141,14 @@ class Objects:
             raise error
 
     @contextmanager
-    def _errors(self, action: str) -> Iterator[None]:
+    def _errors(self, action: str, where: str = "the object store") -> Iterator[None]:
+        """Clients see the messages, so only those at the start say where the store is."""
         try:
             yield
         except (BaseError, OSError) as error:
             reason, is_full = _reason(str(error))
             kind = DiskFullError if is_full else StorageError
-            raise kind(f"cannot {action} {self._where}: {reason}") from None
+            raise kind(f"cannot {action} {where}: {reason}") from None
 
 
 def _reason(text: str) -> tuple[str, bool]:

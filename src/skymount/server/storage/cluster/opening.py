@@ -29,6 +29,7 @@ async def open_cluster(settings: ClusterSettings) -> AsyncIterator[PortalStorage
         catalogue = SharedCatalogue(database, content)
         skykeys = SharedSkykeys(database, settings.key)
         await trio.to_thread.run_sync(skykeys.check)
+        secret = await trio.to_thread.run_sync(database.secret)
         yield PortalStorage(
             content,
             SharedEntries(database),
@@ -37,4 +38,5 @@ async def open_cluster(settings: ClusterSettings) -> AsyncIterator[PortalStorage
             catalogue,
             Retention(content, catalogue, KeepsAll()),
             (partial(keep_sweeping, content), catalogue.keep_counting),
+            secret,
         )

@@ -1,5 +1,6 @@
 """Reads consecutive sectors of an object store as if they were one file. Everything blocks."""
 
+import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -8,6 +9,7 @@ from skymount.server.storage.stored_range import Announced
 from skymount.wire.skylink import SECTOR_SIZE
 
 _AHEAD = 2  # sectors that are fetched while one is read
+_IN_MEMORY = 64  # sectors of all readers of a portal; further readers read in smaller pieces
 
 
 def sector_name(root: bytes) -> str:
@@ -22,15 +24,24 @@ def without_padding(sector: bytes) -> bytes:
     return sector.rstrip(b"\0")
 
 
+class Fetching:
+    """What the readers of one portal share: threads, and room for the sectors in memory."""
+
+    def __init__(self, threads: int, sectors: int = _IN_MEMORY) -> None:
+        self.threads = ThreadPoolExecutor(threads, "get")
+        self.room = threading.BoundedSemaphore(sectors)
+
+    def close(self) -> None:
+        self.threads.shutdown(wait=False, cancel_futures=True)
+
+
 class SectorReader(Announced):
     """An open payload or extension. What is announced is fetched ahead, sector by sector."""
 
-    def __init__(
-        self, objects: Objects, threads: ThreadPoolExecutor, roots: Sequence[bytes]
-    ) -> None:
+    def __init__(self, objects: Objects, fetching: Fetching, roots: Sequence[bytes]) -> None:
         self._objects = objects
-        self._threads = threads
-        self._roots = roots
+        self.fetching = fetching
+        self.roots = roots
         self._fetched: dict[int, Future[bytes]] = {}
         self._announced = (0, 0)
 
@@ -40,12 +51,13 @@ class SectorReader(Announced):
 
     def read(self, offset: int, length: int) -> bytes:
         index, start = divmod(offset, SECTOR_SIZE)
-        if index >= len(self._roots):
+        if index >= len(self.roots):
             return b""
         length = min(length, SECTOR_SIZE - start)
         for old in [each for each in self._fetched if each < index]:
-            self._fetched.pop(old).cancel()
-        for ahead in range(index, index + 1 + _AHEAD):
+            self._drop(old)
+        first = index if start == self._start(index) else index + 1
+        for ahead in range(first, index + 1 + _AHEAD):
             self._fetch(ahead, offset)
         if index not in self._fetched:
             found, begin = self._get(index, start, length), start
@@ -61,16 +73,20 @@ class SectorReader(Announced):
     def _fetch(self, index: int, offset: int) -> None:
         """Begin to fetch what was announced of a sector, unless that is under way."""
         begin, end = self._announced
-        if index in self._fetched or not begin <= offset < end or index >= len(self._roots):
+        if index in self._fetched or not begin <= offset < end or index >= len(self.roots):
             return
         start, stop = self._start(index), min(SECTOR_SIZE, end - index * SECTOR_SIZE)
-        if start < stop:
-            self._fetched[index] = self._threads.submit(self._get, index, start, stop - start)
+        if start < stop and self.fetching.room.acquire(blocking=False):
+            fetch = self.fetching.threads.submit
+            self._fetched[index] = fetch(self._get, index, start, stop - start)
 
     def _get(self, index: int, start: int, length: int) -> bytes:
-        return self._objects.read(sector_name(self._roots[index]), start, length)
+        return self._objects.read(sector_name(self.roots[index]), start, length)
 
     def close(self) -> None:
-        for fetching in self._fetched.values():
-            fetching.cancel()
-        self._fetched.clear()
+        for index in [*self._fetched]:
+            self._drop(index)
+
+    def _drop(self, index: int) -> None:
+        self._fetched.pop(index).cancel()
+        self.fetching.room.release()

@@ -39,7 +39,11 @@ def parse_database(database: str, environ: Mapping[str, str]) -> str:
     database = database or environ.get(DATABASE_VARIABLE, "")
     if not database:
         raise ConfigError(f"no database is named: do it by --database or {DATABASE_VARIABLE}")
-    if urlsplit(database).scheme not in ("postgresql", "postgres") or len(database) > _URL_LIMIT:
+    try:
+        is_named = urlsplit(database).scheme in ("postgresql", "postgres")
+    except ValueError:
+        is_named = False
+    if not is_named or len(database) > _URL_LIMIT:
         raise ConfigError("the database is not named by a URL postgresql://[USER@]HOST/NAME")
     return database
 

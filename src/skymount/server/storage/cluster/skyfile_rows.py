@@ -3,16 +3,22 @@
 Everything blocks; StorageError.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, LiteralString
 
 from skymount.errors import MalformedError, StorageError
 from skymount.server.storage.catalogue_reading import describe_metadata
 from skymount.server.storage.catalogue_rows import CatalogueRow
-from skymount.server.storage.cluster.database import PUBLISH_LOCK, Connection, Database
+from skymount.server.storage.cluster.database import (
+    PUBLISH_LOCK,
+    Connection,
+    Database,
+    RowCount,
+)
 from skymount.wire.base_sector import LAYOUT_SIZE, Layout
 from skymount.wire.metadata import INTEGER_LIMIT
 from skymount.wire.skyfile_encryption import is_encrypted
@@ -24,12 +30,13 @@ _PUT = """
 INSERT INTO skyfiles (skylink, root, name, folded, size, kept, files, is_encrypted, stored)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)
 ON CONFLICT (skylink) DO UPDATE SET stored = excluded.stored
+RETURNING xmax = 0
 """
 _PUT_SECTORS = """
 INSERT INTO sectors (root, skylink) SELECT unnest(%s::bytea[]), %s ON CONFLICT DO NOTHING
 """
 _SWEPT = """
-SELECT count(*) FROM swept WHERE root = ANY(%s) AND (removed IS NULL OR removed > %s)
+SELECT count(*) FROM swept WHERE root = ANY(%s) AND removed > %s
 """
 _MATCHES = " WHERE folded LIKE %s OR skylink = %s"
 
@@ -44,7 +51,8 @@ def describe(
     kept = len(base) + len(extension) + sectors * SECTOR_SIZE
     if not (is_encrypted(layout) or layout.is_inline):
         kept = len(base) + len(extension) + layout.filesize
-    row = CatalogueRow(skylink, "", min(kept, INTEGER_LIMIT - 1), kept, 0, True, now)
+    kept = min(kept, INTEGER_LIMIT - 1)
+    row = CatalogueRow(skylink, "", kept, kept, 0, True, now)
     if is_encrypted(layout):
         return row
     body = extension if layout.is_extended else base[LAYOUT_SIZE:]
@@ -53,7 +61,8 @@ def describe(
     with suppress(MalformedError):
         name, files = describe_metadata(raw)
     shown = name[:_NAME_LIMIT].replace("\0", "\ufffd").encode(errors="replace").decode()
-    return replace(row, name=shown, files=files, size=layout.filesize, is_encrypted=False)
+    size = min(layout.filesize, INTEGER_LIMIT - 1)
+    return replace(row, name=shown, files=files, size=size, is_encrypted=False)
 
 
 def now(database: Database) -> datetime:
@@ -65,9 +74,11 @@ def now(database: Database) -> datetime:
 
 def put(
     database: Database, row: CatalogueRow, roots: Sequence[bytes], began: datetime | None
-) -> None:
-    """Record a skyfile, and protect its sectors from the sweeper; StorageError if that removed one
-    of them since the upload began.
+) -> bool:
+    """Record a skyfile, and protect its sectors from the sweeper; return whether it is new.
+
+    StorageError if the sweeper has removed one of the sectors since the upload began, or may be
+    about to.
     """
     skylink = str(row.skylink)
     values = (
@@ -75,26 +86,41 @@ def put(
         *(row.files, row.is_encrypted, row.stored),
     )
 
-    def work(connection: Connection) -> None:
+    def work(connection: Connection) -> bool:
         if not roots:
-            connection.execute(_PUT, values)
-            return
+            return _is_new(connection.execute(_PUT, values).fetchone())
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock_shared(%s)", (PUBLISH_LOCK,))
             swept = connection.execute(_SWEPT, (list(roots), began)).fetchone()
             if began is not None and swept and swept[0]:
                 raise StorageError("sectors of the upload were removed meanwhile: upload it again")
-            connection.execute(_PUT, values)
+            is_new = _is_new(connection.execute(_PUT, values).fetchone())
             connection.execute(_PUT_SECTORS, (list(roots), skylink))
+            return is_new
 
-    database.write("store an upload", work)
+    return database.write("store an upload", work)
 
 
-def remove(database: Database, skylinks: list[str]) -> None:
-    """Remove rows of skyfiles, and what they say of sectors."""
+def _is_new(returned: tuple[Any, ...] | None) -> bool:
+    return bool(returned and returned[0])
+
+
+def withdraw(database: Database, row: CatalogueRow) -> None:
+    """Remove the row of an upload that failed, unless another one has recorded the same since."""
 
     def work(connection: Connection) -> None:
-        connection.execute("DELETE FROM skyfiles WHERE skylink = ANY(%s)", (skylinks,))
+        query = "DELETE FROM skyfiles WHERE skylink = %s AND stored = %s"
+        connection.execute(query, (str(row.skylink), row.stored))
+
+    database.write("withdraw an upload", work)
+
+
+def remove(database: Database, skylinks: list[str], stored_before: float = math.inf) -> None:
+    """Remove rows of skyfiles that were stored before a time, and what they say of sectors."""
+
+    def work(connection: Connection) -> None:
+        query = "DELETE FROM skyfiles WHERE skylink = ANY(%s) AND stored < %s"
+        connection.execute(query, (skylinks, stored_before))
 
     database.write("remove stored content", work)
 
@@ -119,15 +145,16 @@ def with_sector(database: Database, root: bytes) -> list[Skylink]:
     return [Skylink.parse(skylink) for (skylink,) in rows]
 
 
-def totals(database: Database) -> tuple[int, int]:
-    """Return the number of skyfiles, and their bytes in the store."""
-    query = "SELECT count(*), coalesce(sum(kept), 0)::bigint FROM skyfiles"
-    ((count, size),) = database.rows("count stored content", query)
-    return int(count), int(size)
+def totals(database: Database) -> RowCount:
+    """Return what counts the skyfiles, and their bytes in the store."""
+    numbers: LiteralString = "count(*), coalesce(sum(kept), 0)"
+    return RowCount(database, "count stored content", numbers, "skyfiles")
 
 
-def page(database: Database, search: str, start: int, count: int) -> tuple[list[CatalogueRow], int]:
-    """Return rows from `start` on, newest first, and how many match in all."""
+def page(
+    database: Database, search: str, start: int, count: int
+) -> tuple[list[CatalogueRow], int | None]:
+    """Return rows from `start` on, newest first, and how many match in all if it is a search."""
     where, values = "", tuple[Any, ...]()
     if search:
         escaped = search.replace("\0", "").encode(errors="replace").decode().casefold()
@@ -135,14 +162,16 @@ def page(database: Database, search: str, start: int, count: int) -> tuple[list[
             escaped = escaped.replace(special, f"\\{special}")
         where, values = _MATCHES, (f"%{escaped}%", escaped and search.replace("\0", ""))
 
-    def read(connection: Connection) -> tuple[list[CatalogueRow], int]:
-        counted = connection.execute(f"SELECT count(*) FROM skyfiles{where}", values).fetchone()
+    def read(connection: Connection) -> tuple[list[CatalogueRow], int | None]:
+        counted = None
+        if search:
+            counted = connection.execute(f"SELECT count(*) FROM skyfiles{where}", values).fetchone()
         rows = connection.execute(
             f"SELECT {_COLUMNS} FROM skyfiles{where}"
             " ORDER BY stored DESC, skylink LIMIT %s OFFSET %s",
             (*values, count, start),
         )
-        return [_row(row) for row in rows], counted[0] if counted else 0
+        return [_row(row) for row in rows], counted[0] if counted else None
 
     return database.read("read the list of skyfiles", read)
 
@@ -153,7 +182,9 @@ def known(database: Database, skylinks: Iterable[str]) -> set[str]:
     return {name for (name,) in database.rows("compare skyfiles", query, (list(skylinks),))}
 
 
-def older_than(database: Database, limit: float) -> list[str]:
-    """Return the skyfiles that were stored before a time."""
-    query = "SELECT skylink FROM skyfiles WHERE stored < %s"
-    return [name for (name,) in database.rows("compare skyfiles", query, (limit,))]
+def older_than(database: Database, limit: float, after: str, until: str, count: int) -> list[str]:
+    """Return the next skyfiles that were stored before a time, between two in their order."""
+    query = "SELECT skylink FROM skyfiles WHERE skylink > %s AND skylink <= %s AND stored < %s"
+    query += " ORDER BY skylink LIMIT %s"
+    values = (after, until, limit, count)
+    return [name for (name,) in database.rows("compare skyfiles", query, values)]

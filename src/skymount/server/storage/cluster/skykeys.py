@@ -53,7 +53,7 @@ class SharedSkykeys:
         if self._box is None:
             await trio.lowlevel.checkpoint()
             return ()
-        return await trio.to_thread.run_sync(self._read)
+        return await trio.to_thread.run_sync(self._read, limiter=self._database.threads)
 
     def _read(self) -> tuple[Skykey, ...]:
         known = self._version
@@ -94,7 +94,7 @@ class SharedSkykeys:
                 (skykey.id, bytes(box.encrypt(skykey.text.encode()))),
             )
 
-        await trio.to_thread.run_sync(self._change, add)
+        await trio.to_thread.run_sync(self._change, add, limiter=self._database.threads)
 
     async def delete(self, *, name: str = "", key_id: str = "") -> None:
         if self._box is None:
@@ -104,7 +104,7 @@ class SharedSkykeys:
             found = pick_skykey(keys, name=name, key_id=key_id)
             connection.execute("DELETE FROM skykeys WHERE id = %s", (found.id,))
 
-        await trio.to_thread.run_sync(self._change, delete)
+        await trio.to_thread.run_sync(self._change, delete, limiter=self._database.threads)
 
     def _change(self, change: Any) -> None:
         """Change the keys in one transaction, one process after the other."""

@@ -8,8 +8,9 @@ is damaged. Every function blocks; StorageError from each.
 
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -96,14 +97,17 @@ def peek_pins(root: Path, skylinks: Iterable[Skylink]) -> dict[Skylink, Pin]:
     return found or {}
 
 
-def peek_all(root: Path) -> list[Pin]:
-    """Return all pins, read beside a portal that writes."""
+def peek_all(root: Path) -> Iterator[Pin]:
+    """Yield all pins, read beside a portal that writes."""
+    after = ""
+    while found := Database.peek(root / PINS_FILE, _FORMAT, partial(_page, after=after)):
+        yield from found
+        after = str(found[-1].skylink)
 
-    def read(database: sqlite3.Connection) -> list[Pin]:
-        rows = database.execute("SELECT skylink, reason, pinned FROM pins ORDER BY pinned")
-        return [_pin(row) for row in rows]
 
-    return Database.peek(root / PINS_FILE, _FORMAT, read) or []
+def _page(database: sqlite3.Connection, after: str) -> list[Pin]:
+    asked = "SELECT skylink, reason, pinned FROM pins WHERE skylink > ? ORDER BY skylink LIMIT 1000"
+    return [_pin(row) for row in database.execute(asked, (after,))]
 
 
 def _find(database: sqlite3.Connection, skylinks: Iterable[Skylink]) -> dict[Skylink, Pin]:

@@ -86,19 +86,35 @@ class Retention:
         return is_removed
 
     async def sweep(self, before: float) -> Swept:
-        """Remove what was stored before a time and is not pinned, a few at a time."""
-        swept = Swept()
+        """Remove what was stored before a time and is not pinned, a few at a time.
+
+        What cannot be removed is passed over; then StorageError at the end.
+        """
+        swept, failures = Swept(), list[StorageError]()
         after: tuple[float, Skylink] | None = None
         while rows := await self._catalogue.older(before, after, _STEP):
             for row in rows:
-                async with self._deciding:
-                    if await trio.to_thread.run_sync(self._pins.is_pinned, row.skylink):
-                        continue
-                    if await self._remove(row.skylink, before):
-                        swept.skyfiles += 1
-                        swept.bytes += row.disk
+                try:
+                    is_removed = await self._sweep_one(row.skylink, before)
+                except StorageError as error:
+                    failures.append(error)
+                    continue
+                if is_removed:
+                    swept.skyfiles += 1
+                    swept.bytes += row.disk
             after = rows[-1].stored, rows[-1].skylink
+        if failures:
+            raise StorageError(
+                f"{swept.skyfiles} skyfiles were removed, {len(failures)} could not be: "
+                f"{failures[0]}"
+            )
         return swept
+
+    async def _sweep_one(self, skylink: Skylink, before: float) -> bool:
+        async with self._deciding:
+            if await trio.to_thread.run_sync(self._pins.is_pinned, skylink):
+                return False
+            return await self._remove(skylink, before)
 
     async def keep_sweeping(self, keep: float) -> None:
         """Sweep what is older than `keep` seconds, again and again."""
