@@ -2,11 +2,12 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import pytest
 import trio
+import trio.testing
 
 from skymount.errors import (
     AccessDeniedError,
@@ -17,6 +18,8 @@ from skymount.errors import (
 from skymount.portal.broadcast import LATE_TIME, Broadcast, LatePortals, Outcome
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover.portals import Portals
+from tests.fakes.portal import status
+from tests.portal.failover.nets import net, small
 
 
 class Client:
@@ -238,6 +241,29 @@ async def test_busy_portal_that_fails_then(autojump_clock: object):
         assert outcome.answers == {}
         assert trio.current_time() < 10
         assert len(found.asked) < 6
+
+
+async def test_silent_portal_that_is_back_takes_it(clock: trio.testing.MockClock):
+    """R12: it is asked for a sign of life if too few others take it."""
+    async with net(None, None) as made, trio.open_nursery() as nursery:
+        portals = replace(made.portals, probes=nursery)
+        silent, broken = portals.clients
+        error = PortalTimeoutError("no answer", url=silent.url)
+        portals.health(silent).record_failure(error, trio.current_time(), waited=2)
+        made.fakes[1].fault(status(503))
+        asked: list[PortalReader] = []
+
+        async def ask(client: PortalReader) -> bytes:
+            asked.append(client)
+            return await small(client)
+
+        async def late(client: PortalReader, answer: bytes | PortalError) -> None:
+            assert not answer
+
+        outcome = await Broadcast(portals, ask, bool, LatePortals(), late).run(1)
+        assert list(outcome.answers) == [silent]
+        assert asked.count(silent) == 1
+        assert list(outcome.errors) == [broken]
 
 
 async def test_refutation_ends_it(autojump_clock: object):

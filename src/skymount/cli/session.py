@@ -81,20 +81,21 @@ class WriteSession:
         self, entry: "EntryId", pair: "SigningKeyPair", body: "UploadBody"
     ) -> tuple[Skylink, "EntryState"]:
         """Upload content to all portals, then set an entry to it; an error as of `set`."""
-        from skymount.cli.uploads import upload_everywhere
+        from skymount.cli.uploads import upload_everywhere, write_uploaded
 
         skylink, lacking = await upload_everywhere(self.portals, body, self.policy)
-        return skylink, await self.set(entry, pair, bytes(skylink), lacking)
 
-    async def set(
-        self, entry: "EntryId", pair: "SigningKeyPair", data: bytes, lacking: Collection[str] = ()
-    ) -> "EntryState":
-        """Set an entry, whatever it holds; an error says if the spool keeps the change.
-
-        The portals with the addresses `lacking` lack the content behind it.
-        """
-        with self._explaining_spool(entry):
+        async def write(lacking: Collection[str]) -> "EntryState":
+            data = bytes(skylink)
             return await self.registry.write(entry, pair, data, None, lacking=lacking)
+
+        with self._explaining_spool(entry):
+            return skylink, await write_uploaded(write, self.portals, body, skylink, lacking)
+
+    async def set(self, entry: "EntryId", pair: "SigningKeyPair", data: bytes) -> "EntryState":
+        """Set an entry, whatever it holds; an error says if the spool keeps the change."""
+        with self._explaining_spool(entry):
+            return await self.registry.write(entry, pair, data, None)
 
     async def delete(self, entry: "EntryId", pair: "SigningKeyPair") -> "EntryState":
         with self._explaining_spool(entry):

@@ -1,13 +1,13 @@
 """Uploads of commands: which portals take them, and what is said of those that do not."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from skymount.cli.output import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Awaitable, Callable, Collection
 
     from skymount.errors import PortalError
     from skymount.portal.client.base import PortalReader
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from skymount.portal.write_policy import WritePolicy
     from skymount.wire.http.responses import UploadResult
     from skymount.wire.skylink import Skylink
+
+T = TypeVar("T")
 
 _PATIENCE = 10.0  # seconds that a portal gets, at least, once enough others have it
 
@@ -64,6 +66,19 @@ async def upload_everywhere(
         later = "it gets content and entry later, from a mount or with `skymount registry retry`"
         warn(f"{error}; {later}")
     return skylink, lacking
+
+
+async def write_uploaded(
+    write: "Callable[[Collection[str]], Awaitable[T]]",
+    portals: "Portals",
+    body: "UploadBody",
+    skylink: "Skylink",
+    lacking: "Collection[str]",
+) -> "T":
+    """Write the entry of what `upload_everywhere` has uploaded, as `write_entry` does."""
+    from skymount.portal.uploads.entry_content import write_entry
+
+    return await write_entry(write, portals, body, skylink, lacking, patience=_PATIENCE, extra=1.0)
 
 
 def _warn_of_fallback(error: "PortalError", then: "PortalReader") -> None:

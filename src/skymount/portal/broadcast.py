@@ -151,7 +151,9 @@ class Broadcast(Generic[T]):
             pausing = self._pausing(clients) if is_short else {}
             self._start([each for each, due in pausing.items() if due <= now], nursery)
             if not self._running and not pausing:
-                break
+                if not await self._start_awake(clients, nursery):
+                    break
+                continue
             until = min(pausing.values(), default=math.inf)
             if self._is_enough:
                 until = max(each.awaited_until for each in self._running)
@@ -162,6 +164,17 @@ class Broadcast(Generic[T]):
             with trio.move_on_at(until):
                 await self._news.wait()
             self._news = trio.Event()
+
+    async def _start_awake(self, clients: Collection[PortalReader], nursery: trio.Nursery) -> bool:
+        """Ask portals that were silent and give a sign of life, if too few others took it; whether
+        there are any.
+        """
+        if self._is_enough:
+            return False
+        unasked = [each for each in clients if each not in self._asked_at]
+        awake = await self._portals.awake(unasked)
+        self._start(awake, nursery)
+        return bool(awake)
 
     def _pausing(self, clients: Collection[PortalReader]) -> dict[PortalReader, float]:
         """Return portals that said when they may be asked again, and when that is, if it is soon;

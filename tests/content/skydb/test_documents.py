@@ -38,9 +38,9 @@ from skymount.portal.write_policy import WritePolicy
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.metadata import Metadata, encode_metadata
 from skymount.wire.registry_entry import hash_data_key
-from skymount.wire.skydb_document import DOCUMENT_LIMIT
+from skymount.wire.skydb_document import DOCUMENT_LIMIT, document_name
 from skymount.wire.skylink import Skylink
-from tests.fakes.portal import FakePortal, running, status
+from tests.fakes.portal import FakePortal, body_is, running, status
 from tests.fakes.skyfiles import of_files, unverifiable
 from tests.portal_process import running_portal
 
@@ -187,6 +187,35 @@ async def test_a_portal_that_does_not_take_a_document(
             owed = kit.ledger.owed()
             assert [(each.portal, each.with_content) for each in owed] == [(fake.url, True)]
         assert fake.asked("^POST /svc/registry") == []
+
+
+@pytest.mark.parametrize("policy", [WritePolicy.ANY, WritePolicy.ALL])
+async def test_the_portal_that_has_the_document_fails_then(
+    portal: str, tmp_path: Path, policy: WritePolicy
+):
+    """W4: the one that lacks it, since it failed a moment ago, gets content and entry."""
+    async with running(FakePortal()) as fake:
+        text = b'{"a": 3}'
+        upload = UploadBody.of_document(as_upload(text), document_name("then", hashed=False))
+        async with PortalReader(portal) as client:
+            taken = await send(client.http, upload)
+        fake.add(of_files({"any": b""}))
+        fake.fault(body_is(taken.encode()), "POST /svc/skyfile")
+        fake.fault(status(503, "full"), "POST /svc/registry")
+        async with open_kit(fake.url, portal, path=tmp_path, writes=policy) as kit:
+            failed = kit.entries.portals.clients[1]
+            error = UnavailableError("down", url=failed.url)
+            kit.entries.portals.health(failed).record_failure(error, trio.current_time())
+            if policy is WritePolicy.ALL:
+                with pytest.raises(UnavailableError):
+                    await kit.documents.write(ref("then"), PAIR, text, None)
+                return
+            await kit.documents.write(ref("then"), PAIR, text, None)
+            owed = kit.ledger.owed()
+            assert [(each.portal, each.with_content) for each in owed] == [(fake.url, False)]
+            assert kit.ledger.pending() == []
+    async with PortalClient(portal) as client:
+        assert (await client.db.get_json(PAIR.public_hex, "then")).data == {"a": 3}
 
 
 @pytest.mark.parametrize("fault", ["lies", "takes it slowly"])

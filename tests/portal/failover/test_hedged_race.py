@@ -154,11 +154,14 @@ async def test_both_are_slow(clock: trio.testing.MockClock):
 # --- the healthy portal does not have it
 
 
+@pytest.mark.parametrize("wait", [0, 3])
 @pytest.mark.parametrize("failure", [fake.status(503), fake.resets_after(-1)])
 async def test_the_other_portal_ends_when_the_silent_one_is_back(
-    clock: trio.testing.MockClock, failure: fake.Fault
+    clock: trio.testing.MockClock, failure: fake.Fault, wait: float
 ):
-    """R12: if no portal works, a silent one is tried again 2 s after its last failure."""
+    """R12: a silent one is asked for a sign of life if no portal has an answer, and tried again 2 s
+    after its last failure.
+    """
     async with net(fake.stalls_after(-1), None) as made:
         health = made.portals.health(made.portals.clients[0])
         while health.state(trio.current_time() + 20) is not BreakerState.OPEN:
@@ -167,9 +170,21 @@ async def test_the_other_portal_ends_when_the_silent_one_is_back(
         assert health.is_known_silent
         made.fakes[0].heal()
         made.fakes[1].fault(failure)
-        await trio.sleep(3)
+        await trio.sleep(wait)
         for _ in range(3):
             await made.base_sector()
+
+
+async def test_the_other_portal_ends_while_the_silent_one_is_silent(clock: trio.testing.MockClock):
+    """R12: the wait for a sign of life is a short one."""
+    async with net(fake.stalls_after(-1), None) as made:
+        while not made.portals.health(made.portals.clients[0]).is_known_silent:
+            await made.base_sector()
+            await trio.sleep(1)
+        made.fakes[1].fault(fake.status(503))
+        for _ in range(3):
+            with trio.fail_after(15), pytest.raises(UnavailableError):
+                await made.base_sector()
 
 
 async def test_silent_portal_and_one_that_has_nothing(clock: trio.testing.MockClock):

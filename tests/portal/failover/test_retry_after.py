@@ -50,6 +50,22 @@ async def test_first_one_that_may_be_asked_again(until: tuple[float, ...], autoj
     assert busy.counts.total() == len(until) + 2
 
 
+async def test_the_other_one_fails_meanwhile(autojump_clock: object):
+    """R12: a portal that is left alone from the beginning is waited for too, and asked once."""
+    busy = BusyPortals(3.0, 0.0)
+    await busy.ask()
+    first, second = busy.portals.clients
+
+    async def ask(client: PortalClient) -> str:
+        if client is second:
+            raise UnavailableError("down")
+        return await busy._answer(client)
+
+    assert await busy.portals.first(ask) == "content"
+    assert 3 <= trio.current_time() - busy.begun < 4
+    assert busy.counts[first.url] == 2
+
+
 async def test_operations_that_begin_meanwhile(autojump_clock: object):
     """R12: they ask nobody before the end of the pause."""
     busy = BusyPortals(3.0, 8.0)

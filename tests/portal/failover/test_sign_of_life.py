@@ -41,6 +41,25 @@ async def test_later_operations_fail_at_once(clock: trio.testing.MockClock):
         assert await seconds(fails) < 0.5
 
 
+@pytest.mark.parametrize("timeout", [4, 6, 7.5])
+async def test_short_timeout(clock: trio.testing.MockClock, timeout: float):
+    """R12: the same holds with a timeout of at least 3 s."""
+    async with net(fake.stalls_after(-1), idle_timeout=timeout / 3) as made:
+        with trio.move_on_after(timeout):
+            await made.portals.first(small)
+        for _ in range(3):
+            assert await seconds(failing(made)) < 1.0
+
+
+async def test_timeout_too_short_for_silence(clock: trio.testing.MockClock):
+    """R12: with less than 3 s each operation waits for the portal, and uses it once it answers."""
+    async with net(fake.stalls_after(-1), idle_timeout=2.5 / 3) as made:
+        for _ in range(3):
+            assert await seconds(failing(made)) > 2.4
+        made.fakes[0].heal()
+        assert await made.portals.first(small) == SMALL.base
+
+
 async def test_after_an_operation_that_ran_out_of_time(clock: trio.testing.MockClock):
     """R12: An operation waits for 0.25 s if others waited in vain in the last 5 s."""
     async with net(fake.stalls_after(-1), idle_timeout=10) as made:

@@ -285,6 +285,26 @@ async def test_change_waits_for_a_portal_that_may_have_something_newer(
     assert one.posts == two.posts == []
 
 
+async def test_rewrite_asks_a_portal_that_asked_for_a_pause(
+    both: VerifiedRegistry,
+    one: FakeRegistry,
+    two: FakeRegistry,
+    ledger: Ledger,
+    autojump_clock: object,
+):
+    """R12, G4: at its end, since the other one is behind."""
+    one.set(signed(b"old", 3))
+    two.set(signed(b"newer, by another machine", 9))
+    ledger.record_seen(signed(b"seen", 4), "a")
+    busy = UnavailableError("slow down", url=two.url)
+    busy.retry_after = 3
+    [_, second] = both.portals.clients
+    both.portals.health(second).record_failure(busy, trio.current_time())
+    written = await both.write(ref(), PAIR, b"mine", None)
+    assert (written.revision, written.data) == (10, b"mine")
+    assert 3 <= trio.current_time() < 5
+
+
 async def test_writes_skip_a_portal_that_is_read_only(one: FakeRegistry, ledger: Ledger):
     """W2: as if it were not there; G12: what fails is kept for the others only."""
     mirror = FakeRegistry(2, read_only=True)

@@ -1,10 +1,13 @@
 """Uploads to all portals (docs/semantics.md, W4)."""
 
+from dataclasses import replace
+
 import pytest
 import trio
 
 from skymount.errors import (
     BadContentError,
+    PortalTimeoutError,
     UnavailableError,
 )
 from skymount.portal.uploads.everywhere import time_for_others, upload_to_all
@@ -74,6 +77,18 @@ async def test_a_portal_that_failed_is_asked_if_it_is_needed():
         assert found.takers == [1, 2]
         copies = await upload_to_all(found.portals, body(), 2, patience=20)
         assert len(copies.results) == 2
+
+
+async def test_a_silent_portal_that_is_back_is_asked_if_it_is_needed():
+    """W4, R12: it is asked for a sign of life."""
+    async with several(2) as found, trio.open_nursery() as nursery:
+        portals = replace(found.portals, probes=nursery)
+        silent = portals.clients[0]
+        error = PortalTimeoutError("no answer", url=silent.url)
+        portals.health(silent).record_failure(error, trio.current_time(), waited=2)
+        found.fakes[1].fault(status(503), UPLOAD)
+        copies = await upload_to_all(portals, body(), 1, patience=20)
+        assert set(copies.results) == {silent}
 
 
 async def test_rounds_while_too_few_have_it():

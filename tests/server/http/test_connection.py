@@ -8,6 +8,7 @@ from starlette.types import Receive, Scope, Send
 
 from skymount.server.http.connection import Connection
 from tests.portal_process import PortalProcess
+from tests.server.http_client import Client
 from tests.server.raw_connection import connect
 
 _UPLOAD = (
@@ -38,6 +39,16 @@ def test_requests_behind_each_other(portal: PortalProcess) -> None:
     sent = _PORTALS + b"\r\n" + _UPLOAD + body + b"GET /x HTTP/1.1\r\nHost: localhost\r\n" + _CLOSE
     found = _talk(portal, sent)
     assert [part[:3] for part in found.split(b"HTTP/1.1 ")[1:]] == [b"200", b"200", b"404"]
+
+
+def test_a_client_that_has_nothing_more_to_send(portal: PortalProcess) -> None:
+    """It gets the whole answer, also one that is streamed."""
+    with Client(base_url=portal.url, timeout=60) as client:
+        link = client.upload_file("large", bytes(5 << 20))
+    with connect(portal.url) as connection:
+        connection.sendall(f"GET /{link} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        connection.shutdown(socket.SHUT_WR)
+        assert len(_read_to_end(connection)) > 5 << 20
 
 
 @pytest.mark.parametrize("more", [b"", b"Connection: keep-alive\r\n"])

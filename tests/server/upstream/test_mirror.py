@@ -123,13 +123,23 @@ def test_nothing_of_a_lie_is_served(large: str, proxy: RecordingProxy, tmp_path:
     def flip_payload(target: str, body: bytes) -> bytes:
         return body if "/svc/" in target else flip(target, body)
 
+    def flip_end(target: str, body: bytes) -> bytes:
+        is_end = "/svc/" not in target and len(body) % MIB
+        return body[:-1] + bytes([body[-1] ^ 1]) if is_end else body
+
     with mirror_of(tmp_path / "mirror", proxy.url) as mirror:
         proxy.change = flip
         answer = mirror.get(f"/{large}/large.bin")
         assert answer.status_code == 502
         assert "upstream sent something else" in message_of(answer)
         proxy.change = flip_payload
-        with pytest.raises(httpx.RemoteProtocolError):
+        answer = mirror.get(f"/{large}/large.bin")
+        assert answer.status_code == 502
+        assert "upstream sent something else" in message_of(answer)
+        assert answer.headers["cache-control"] == "no-store"
+        assert "etag" not in answer.headers
+        proxy.change = flip_end
+        with pytest.raises(httpx.RemoteProtocolError, match="complete message body"):
             mirror.get(f"/{large}/large.bin")
         proxy.change = lambda target, body: body
         assert mirror.get(f"/{large}/large.bin").content == LARGE

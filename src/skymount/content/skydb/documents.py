@@ -36,6 +36,7 @@ from skymount.portal.http.connection_pool import in_background
 from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.registry.entry_state import EntryState
 from skymount.portal.registry.verified_registry import VerifiedRegistry
+from skymount.portal.uploads.entry_content import write_entry
 from skymount.portal.uploads.everywhere import upload_to_all
 from skymount.portal.write_policy import WritePolicy
 from skymount.wire.key_pair import SigningKeyPair
@@ -263,9 +264,16 @@ class Documents:
         hashed = ref.data_key is None
         name = document_name(ref.tweak.hex() if hashed else str(ref.data_key), hashed)
 
-        skylink, lacking = await self._upload(UploadBody.of_document(body, name))
+        upload = UploadBody.of_document(body, name)
+        skylink, lacking = await self._upload(upload)
         before = None if base is None else base.entry
-        state = await self._entries.write(ref, pair, bytes(skylink), before, lacking=lacking)
+
+        async def write_without(lacking: Collection[str]) -> EntryState:
+            return await self._entries.write(ref, pair, bytes(skylink), before, lacking=lacking)
+
+        state = await write_entry(
+            write_without, self._portals, upload, skylink, lacking, patience=_PATIENCE
+        )
         own = _Text(text, is_own=True)
         self._keep(skylink, own)
         return Document(state, *own)

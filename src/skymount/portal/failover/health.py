@@ -188,9 +188,13 @@ class PortalHealth:
         """Record that it lives, whatever it does with requests."""
         self._sign_at = now
 
+    def record_awake(self, now: float) -> None:
+        """Record that it is silent no more; it still pauses."""
+        self._sign_at, self._is_silent = now, False
+
     def record_cancelled(self, now: float, begun: float) -> None:
         """Record an attempt that somebody gave up. It may have been one more that was in vain."""
-        waited_long = now - begun >= self.config.longest_delay
+        waited_long = now - begun >= self.config.silence
         if self._is_silent and waited_long and not self.showed_signs(begun):
             self._unanswered_at = now
 
@@ -265,6 +269,11 @@ class PortalHealth:
         """Whether it gets an attempt because no other portal works either."""
         is_due = now >= max(self._failed_at + REST_TIME, self.told_until)
         return is_due and self.reachability.attempts(now) is not Attempts.NONE
+
+    def may_awake(self, now: float) -> bool:
+        """Whether it is not asked only because it was silent."""
+        is_reachable = self.reachability.attempts(now) is not Attempts.NONE
+        return self._is_silent and is_reachable and now >= self.told_until
 
     @property
     def known_error(self) -> PortalError | None:

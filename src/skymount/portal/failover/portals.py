@@ -58,7 +58,7 @@ class Portals:
 
     @cached_property
     def _rounds(self) -> Rounds:
-        return Rounds(self._table, self.config)
+        return Rounds(self._table, self.config, self.awake)
 
     @cached_property
     def _probes(self) -> Probes:
@@ -95,6 +95,26 @@ class Portals:
                 self.health(client).record_sign(trio.current_time())
 
         await run_all(*(partial(ask, client) for client in self.clients))
+
+    async def awake(self, clients: Collection[PortalReader]) -> list[PortalReader]:
+        """Return those of some portals that may be asked after all, because no other one has an
+        answer: silent ones that give a sign of life (R12).
+        """
+        now = trio.current_time()
+        health = {each: self.health(each) for each in clients}
+        silent = {each: found for each, found in health.items() if found.may_awake(now)}
+        awake = await self._signs.awake(silent, self.probes)
+        for client in awake:
+            self.health(client).record_awake(trio.current_time())
+        return awake
+
+    async def available(
+        self, clients: Collection[PortalReader], begun: float
+    ) -> list[PortalReader]:
+        """Return which of some portals may be asked, as all others failed an operation that
+        began at `begun`; wait for some if that may help (R12).
+        """
+        return await self._rounds.available(clients, begun)
 
     def waited_for(self) -> Sequence[str]:
         """Return the portals for which an operation waited that is out of time now."""
@@ -146,12 +166,13 @@ class Portals:
         is_hedged = hedged and not is_alone
         return (await self._rounds.until_answered(hedge if is_hedged else try_each))[0]
 
-    async def poll(self, ask: Ask[T]) -> list[T]:
+    async def poll(self, ask: Ask[T], *, insists: Callable[[], bool] = lambda: False) -> list[T]:
         """Return the good answers of all portals that work and are not late; at least one.
 
         All of them are asked at once. The others, those that fail, are asked only if there is no
-        good answer yet; then the rules of `first` hold. `ask` may run on in the background at
-        portals that are late, and at portals whose pause is over.
+        good answer yet; then the rules of `first` hold, and `insists` says whether it matters so
+        much that refusals do not end it while a portal was spared. `ask` may run on in the
+        background at portals that are late, and at portals whose pause is over.
         """
         if self._table.is_alone:
             return [await self.first(ask)]
@@ -164,7 +185,7 @@ class Portals:
             race = Poll(attempt, self.health, self.hedges, tally, self.probes)
             return await race.ask(asked[:healthy], asked[healthy:])
 
-        return await self._rounds.until_answered(poll)
+        return await self._rounds.until_answered(poll, insists)
 
     async def ask_once(self, client: PortalReader, ask: Ask[T], *, is_last_round: bool = True) -> T:
         """Return what one portal answers to one attempt; its health takes note."""

@@ -232,7 +232,8 @@ class EntryReader:
     ) -> EntryState:
         """Ask all portals; return and cache the newest state. Late answers are cached too.
 
-        NotFoundError if all say so; or `enough` of them, when the others fail.
+        NotFoundError if all say so; or `enough` of them, when the others fail. `to_replace`: one
+        that is behind what was seen says so too, but is not one of `enough`.
         """
         answers: dict[str, EntryState | None] = {}  # by portal; None: absent, or rolled back
         absent: set[str] = set()
@@ -256,8 +257,11 @@ class EntryReader:
                 raise NotFoundError("there is no such registry entry", status=404, url=portal.url)
             return state
 
+        def insists() -> bool:
+            return to_replace and (enough is None or len(absent) < enough)
+
         try:
-            return self.store(ref, newest(await self.portals.poll(ask)))
+            return self.store(ref, newest(await self.portals.poll(ask, insists=insists)))
         except NotFoundError:
             raise
         except PortalError as error:

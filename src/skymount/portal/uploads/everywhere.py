@@ -70,6 +70,7 @@ class _UploadToAll:
         self._taken_at: dict[PortalReader, float] = {}
         """When each portal last took a piece."""
         self._refused: set[PortalReader] = set()
+        self._asked: set[PortalReader] = set()
 
     async def run(self, rounds: int) -> None:
         pauses = retry_after.Waits(self._portals.config.longest_wait)
@@ -83,7 +84,10 @@ class _UploadToAll:
             if asked and number < rounds:
                 await trio.sleep(self._portals.config.pause(number))
             elif not await pauses.wait(self._health_of_missing()):
-                return
+                break
+        unasked = [each for each in self._missing() if each not in self._asked]
+        if awake := await self._portals.awake(unasked):
+            await self._ask(awake)
 
     async def _ask(self, clients: Collection[PortalReader]) -> None:
         """Upload to portals at once, and to those that failed lately if it takes long."""
@@ -149,6 +153,7 @@ class _UploadToAll:
 
     async def _attempt(self, client: PortalReader) -> None:
         """Upload to one portal."""
+        self._asked.add(client)
         self._under_way[client] = scope = trio.CancelScope(deadline=self._deadline)
         try:
             with scope:

@@ -183,9 +183,15 @@ class _Exchange:
                 return {"type": "http.disconnect"}
 
     async def _receive_end(self) -> Message:
-        while await self._receive_more():
-            if len(self._http.trailing_data[0]) >= _AHEAD_LIMIT:
-                await trio.sleep_forever()
+        """Wait until the client has gone. One that only sends nothing more may still read: whether
+        it does is seen when a response is sent.
+        """
+        with suppress(*_GONE):
+            while data := await self._stream.receive_some(_RECEIVE_SIZE):
+                self._http.receive_data(data)
+                if len(self._http.trailing_data[0]) >= _AHEAD_LIMIT:
+                    break
+            await trio.sleep_forever()
         return {"type": "http.disconnect"}
 
     async def _receive_more(self) -> bool:

@@ -1,5 +1,6 @@
 """Responses: bodies of bytes, JSON and errors, streamed bodies, headers in every dialect."""
 
+import logging
 from collections.abc import Generator, Iterable
 from contextlib import closing
 
@@ -12,6 +13,8 @@ from skymount.server.http_error import HttpError
 from skymount.wire.dialect import PRESETS
 from skymount.wire.http.responses import encode_error
 from skymount.wire.skylink import Skylink
+
+_log = logging.getLogger(__name__)
 
 JSON_TYPE = "application/json; charset=utf-8"
 
@@ -59,25 +62,46 @@ class StreamedResponse(Response):
             headers = [*headers, ("Content-Length", str(length))]
         self.raw_headers = encode_headers(headers)
         self._chunks = chunks
-        self._is_sent = False
+        self._is_begun = self._is_sent = False
+        self._failure: HttpError | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it; stop reading as soon as the client has gone."""
-        start = {"type": "http.response.start", "status": self.status_code}
-        await send({**start, "headers": self.raw_headers})
-        if self._chunks is not None and scope["method"] != "HEAD":
+        """Send it; stop reading as soon as the client has gone.
+
+        If nothing can be read, the answer is the error; later the response is broken off.
+        """
+        if self._chunks is None or scope["method"] == "HEAD":
+            await self._begin(send)
+        else:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_cancel_when_gone, receive, nursery.cancel_scope)
                 await self._send_chunks(self._chunks, send)
                 nursery.cancel_scope.cancel()
-            if nursery.cancel_scope.cancelled_caught and not self._is_sent:
+            if self._failure is not None:
+                if not self._is_begun:
+                    await of_http_error(self._failure)(scope, receive, send)
+                    return
+                _log.warning("%r: broken off: %s", scope["path"], self._failure)
+            if not self._is_sent:
                 raise ClientDisconnect
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
+    async def _begin(self, send: Send) -> None:
+        if not self._is_begun:
+            self._is_begun = True
+            start = {"type": "http.response.start", "status": self.status_code}
+            await send({**start, "headers": self.raw_headers})
+
     async def _send_chunks(self, chunks: Generator[bytes], send: Send) -> None:
         with closing(chunks):
-            while (chunk := await trio.to_thread.run_sync(next, chunks, None)) is not None:
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            try:
+                while (chunk := await trio.to_thread.run_sync(next, chunks, None)) is not None:
+                    await self._begin(send)
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            except HttpError as error:
+                self._failure = error
+                return
+        await self._begin(send)
         self._is_sent = True
 
 

@@ -13,6 +13,7 @@ from skymount.cli import completion
 from skymount.cli.options import data_option
 from skymount.cli.output import emit, json_option, progress, readable_size, warn
 from skymount.errors import StorageError
+from skymount.storage import atomic_file
 
 _file = click.argument(
     "file", type=click.Path(path_type=Path, allow_dash=True), shell_complete=completion.files
@@ -32,6 +33,7 @@ def _new_file(path: Path) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(descriptor)
+        atomic_file.sync_directory(path.parent)
     except BaseException:
         with suppress(OSError):
             path.unlink()
