@@ -207,10 +207,10 @@ def _refuse(error: click.UsageError) -> NoReturn:
     in_group = error.ctx is not None and isinstance(error.ctx.command, click.Group)
     if isinstance(error, click.NoSuchOption) and in_group and error.option_name in _COMMAND_OPTIONS:
         text = f"{error.option_name} goes after the command"
-    elif isinstance(error, click.NoSuchOption) and error.ctx and not error.possibilities:
+    elif isinstance(error, click.NoSuchOption) and error.ctx:
         known = {name for parameter in error.ctx.command.params for name in parameter.opts}
         if (ours := _NAMES_ELSEWHERE.get(error.option_name)) in known:
-            text += f" Did you mean '{ours}'?"
+            text = f"{error.message} Did you mean '{ours}'?"  # not only what is spelt alike
     stop = "" if text.endswith(("?", ".")) else "."
     _fail(f"{text}{stop} See `{command} --help`.", error.exit_code)
 
