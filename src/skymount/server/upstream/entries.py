@@ -8,6 +8,8 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
+from cachetools import LRUCache
+
 from skymount.errors import (
     BadContentError,
     MalformedError,
@@ -33,6 +35,8 @@ _KEPT_WAIT = 5.0
 _NOW = 1e-6
 """Seconds: readers share only an answer that was asked for after they came."""
 
+_LOGGED = 4096  # entries
+
 _log = logging.getLogger(__name__)
 
 
@@ -44,6 +48,8 @@ class UpstreamEntries:
         self._store = store
         self._reader = EntryReader(portals, None)
         self._posting = Posting(self._reader)
+        self._logged: LRUCache[bytes, None] = LRUCache(_LOGGED)
+        """Entries that upstream did not answer for when they were last read."""
 
     async def read(self, public_key: bytes, tweak: bytes) -> SignedEntry | None:
         """Return the newest entry that upstream or the store has; None if nobody has one.
@@ -59,9 +65,12 @@ class UpstreamEntries:
         except HttpError as error:
             if kept is None:
                 raise
-            text = "registry entry %s: what was seen is served: %s"
-            _log.warning(text, kept.link, error.message)
+            if entry not in self._logged:
+                self._logged[entry] = None
+                text = "registry entry %s: what was seen is served: %s"
+                _log.warning(text, kept.link, error.message)
             return await self._store.find(entry)
+        self._logged.pop(entry, None)
         await self._keep([state.signed] if state.signed else [])
         return await self._store.find(entry)
 

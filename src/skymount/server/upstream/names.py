@@ -26,6 +26,8 @@ class UpstreamNames:
         self._portals = portals
         self._own = own
         self._seen: LRUCache[str, DomainRecord] = LRUCache(_REMEMBERED)
+        self._logged: LRUCache[str, None] = LRUCache(_REMEMBERED)
+        """Domains that upstream did not answer for when they were last asked for."""
 
     def current(self) -> Zone:
         return self._own.current()
@@ -46,8 +48,11 @@ class UpstreamNames:
                 return None
             if domain not in self._seen:
                 raise HttpError(error.status, error.message, plain_text=True) from None
-            _log.warning("%s: the last good answer is served: %s", domain, error.message)
+            if domain not in self._logged:
+                self._logged[domain] = None
+                _log.warning("%s: the last good answer is served: %s", domain, error.message)
             return self._seen[domain]
+        self._logged.pop(domain, None)
         self._seen[domain] = record
         return record
 

@@ -1,5 +1,6 @@
 """Servers for the whole session: started once, by the one worker that has these tests."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -38,6 +39,8 @@ def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def s3rver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed: apt-get install npm")
     if not S3RVER.exists():
         pytest.skip("s3rver is not installed: npm install --prefix .venv/s3rver s3rver@3.7.1")
     with running_s3rver(tmp_path_factory.mktemp("s3rver")) as url:

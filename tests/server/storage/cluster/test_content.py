@@ -277,4 +277,5 @@ def test_a_store_that_is_full(full_portal: PortalProcess) -> None:
         )
         assert answer.status_code == 507, answer.text
         assert "full" in message_of(answer)
+        assert "s3:" not in message_of(answer), "where the store is concerns no client"
     assert not [name for name in _FullStore.names if "skyfiles" in name]
