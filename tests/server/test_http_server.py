@@ -14,6 +14,7 @@ from skymount.errors import ConfigError, StorageError
 from skymount.server.config import PortalConfig
 from skymount.server.http.framing import StrictConnection
 from skymount.server.http_server import serve
+from skymount.wire.skylink import SECTOR_SIZE
 from tests.server.http_client import message_of
 
 _RAW = {"Content-Type": "application/octet-stream"}
@@ -236,6 +237,23 @@ async def test_a_damaged_store_is_a_server_error(config: PortalConfig) -> None:
         assert "damaged" in message_of(answer)
         root = {"root": links[1]["merkleroot"], "offset": "0", "length": "4"}
         assert (await client.get("/svc/root", params=root)).status_code == 200
+
+
+async def test_damage_in_the_middle_of_a_body(
+    config: PortalConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The body is cut off; the log has one line, not a traceback for each request."""
+    async with _serving(config) as url, httpx.AsyncClient(base_url=url) as client:
+        content = bytes(SECTOR_SIZE + 5)
+        answer = await client.post("/svc/skyfile?filename=a", content=content, headers=_RAW)
+        link = answer.json()["skylink"]
+        (payload,) = config.data.glob(f"v1/skyfiles/*/{link}/payload")
+        os.truncate(payload, 2 << 20)
+        with pytest.raises(httpx.RemoteProtocolError):
+            await client.get(f"/{link}")
+    (logged,) = caplog.records
+    assert "shorter than recorded" in logged.getMessage()
+    assert logged.exc_info is None
 
 
 async def test_errors_at_the_start_are_ours(config: PortalConfig) -> None:

@@ -146,7 +146,10 @@ def build_app(config: PortalConfig, storage: PortalStorage, rules: AccessRules) 
 
     async def respond(scope: Scope, receive: Receive, send: Send) -> None:
         response = await _respond(router, Request(scope, receive))
-        await response(scope, receive, send)
+        try:
+            await response(scope, receive, send)
+        except* (StorageError, OSError) as failed:  # the client sees that the body is cut off
+            _log.error("%s %r: %s", scope["method"], scope["path"], failed.exceptions[0])
 
     portal = AccessMiddleware(respond, rules, _on_http_error)
 
