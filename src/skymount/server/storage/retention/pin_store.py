@@ -1,6 +1,6 @@
 """What is pinned, with a reason and a time: it is never swept away.
 
-    <data>/pins.sqlite3               with ``-wal`` and ``-shm`` beside it while a portal runs
+    <data>/v1/pins.sqlite3            with ``-wal`` and ``-shm`` beside it while a portal runs
 
 Pins cannot be derived from anything, so they are not in the catalogue, which is made anew when it
 is damaged. Every function blocks; StorageError from each.
@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Self
 
 from skymount.errors import MalformedError
+from skymount.server.storage.skyfile_store import FORMAT
 from skymount.storage.sqlite import Database, Format
 from skymount.wire.skylink import Skylink
 
-PINS_FILE = "pins.sqlite3"
+PINS_FILE = f"{FORMAT}/pins.sqlite3"
 REASON_LIMIT = 1024
 """Characters of a reason."""
 
