@@ -39,6 +39,7 @@ def _use(sandbox: Sandbox, data: Path, links: list[str]) -> None:
     refused = sandbox.skymount("portal", "remove", links[0], ABSENT, *given)
     assert refused.returncode == 1
     assert refused.stdout == f"{links[0]} pinned\n{ABSENT} absent\n"
+    assert "--even-pinned" in refused.stderr
     assert sandbox.succeed("portal", "remove", links[1], *given) == f"{links[1]} removed\n"
     assert "0 skyfiles removed" in sandbox.succeed("portal", "gc", "--keep", "1h", *given)
     swept = json.loads(sandbox.succeed("portal", "gc", "--keep", "0.001s", "--json", *given))

@@ -185,7 +185,10 @@ def remove(skylinks: tuple[str, ...], data: Path, even_pinned: bool, as_json: bo
     """
     outcome = _send(data, "remove", skylinks, even_pinned=even_pinned)
     _report(outcome, as_json)
-    if set(outcome.skylinks.values()) != {"removed"}:
+    states = set(outcome.skylinks.values())
+    if "pinned" in states:
+        warn("what is pinned was kept; --even-pinned removes it, too")
+    if states != {"removed"}:
         sys.exit(1)
 
 
