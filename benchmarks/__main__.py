@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from benchmarks import (
     caches,
+    cluster,
     daemon,
     distant,
     files,
@@ -48,6 +49,7 @@ GROUPS = {
         *mirror.GROUPS,
         *portal_speed.GROUPS,
         *caches.GROUPS,
+        *cluster.GROUPS,
         *trees.GROUPS,
         *files.GROUPS,
         *daemon.GROUPS,

@@ -46,7 +46,7 @@ class Figure:
 
     def told(self, value: float) -> str:
         """Write a value of it, with three digits that count and the unit."""
-        return f"{value:,.0f}{self._unit}" if value >= 1000 else f"{value:.3g}{self._unit}"
+        return f"{value:,.0f}{self._unit}" if value >= 999.5 else f"{value:.3g}{self._unit}"
 
 
 Round = Callable[[], Iterator[Figure]]
@@ -63,6 +63,8 @@ class Group:
     prepare: Callable[..., AbstractContextManager[Round]]
     needs: tuple[str, ...] = ("nginx",)
     """Programs without which nothing of it can be measured."""
+    columns: tuple[str, ...] = ()
+    """Of a table with several. Names of figures are then ROW | COLUMN | WHAT."""
 
 
 def rate(name: str, size: int, seconds: float) -> Figure:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlencode, urlsplit
@@ -17,17 +17,22 @@ import httpx
 from benchmarks import machine, source
 from benchmarks.figures import Figure, Group, Round
 from benchmarks.plan import Plan
-from benchmarks.portal_load import processor_time, send_all
+from benchmarks.portal_load import (
+    SMALL,
+    get_request,
+    processor_time,
+    send_all,
+    small_uploads,
+    upload,
+)
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import Entry, hash_data_key
 from tests.portal_process import PortalProcess, portal_process
 
-_SMALL = 2 << 10  # bytes of a small file
 _TARGET = 350.0  # microseconds of processor time
 _AIM = 3000.0  # requests a second
 _UPLOADS_AIM = 1500.0
 _LARGE_AIM = 250.0  # MB/s
-_RAW = "application/octet-stream"
 _AFTER = 5.0  # seconds after the uploads that memory is looked at again
 
 
@@ -40,7 +45,7 @@ class _Server:
 @contextmanager
 def prepare_portal(plan: Plan) -> Iterator[Round]:
     tree = plan.directory("portal-tree")
-    (tree / "small").write_bytes(os.urandom(_SMALL))
+    (tree / "small").write_bytes(os.urandom(SMALL))
     with (
         source.serve(plan.work, [], tree) as site,
         TemporaryDirectory(prefix="portal-", dir=plan.work) as home,
@@ -56,13 +61,8 @@ def prepare_portal(plan: Plan) -> Iterator[Round]:
 
 def _speed(plan: Plan, nginx: _Server, server: _Server, portal: PortalProcess) -> Iterator[Figure]:
     with httpx.Client(base_url=portal.url, timeout=60) as client:
-        answer = client.post(
-            "/svc/skyfile?filename=small",
-            content=os.urandom(_SMALL),
-            headers={"Content-Type": _RAW},
-        )
-        link = answer.raise_for_status().json()["skylink"]
-        entry = _registry_query(client)
+        link = upload(portal.url, SMALL)
+        entry = registry_query(client)
     gets = {
         "small file": f"/{link}",
         "metadata": f"/svc/metadata/{link}",
@@ -71,12 +71,12 @@ def _speed(plan: Plan, nginx: _Server, server: _Server, portal: PortalProcess) -
     }
     for connections in (1, 16, 128):
         number = plan.sizes.requests
-        yield from _cost(nginx, "nginx, a file", [_get("/small")] * number, connections)
+        yield from _cost(nginx, "nginx, a file", [get_request("/small")] * number, connections)
         for name, url in gets.items():
             aims = (_AIM if connections > 1 else None, _TARGET if name in _AIMED else None)
-            yield from _cost(server, name, [_get(url)] * number, connections, aims)
+            yield from _cost(server, name, [get_request(url)] * number, connections, aims)
         if connections < 128:
-            uploads = list(islice(_uploads(), number // 4))
+            uploads = list(islice(small_uploads(), number // 4))
             aims = (_UPLOADS_AIM if connections > 1 else None, None)
             yield from _cost(server, "upload of 2 KiB", uploads, connections, aims)
     yield from _large(plan, portal)
@@ -97,7 +97,7 @@ def _cost(
     send_all(server.port, iter(sent[: 2 * connections]), connections)
     fresh = sent[2 * connections :]
     before = processor_time(server.pid)
-    seconds = send_all(server.port, iter(fresh), connections)
+    seconds = send_all(server.port, iter(fresh), connections).seconds
     used = processor_time(server.pid) - before
     each = f"{name}, {connections} connection{'s' if connections > 1 else ''}"
     cost = used / len(fresh) * 1e6
@@ -105,24 +105,8 @@ def _cost(
     yield Figure(f"{each}: a second", (len(fresh) / seconds,), at_least=aims[0])
 
 
-def _get(url: str) -> bytes:
-    return (
-        f"GET {url} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: load\r\nAccept: */*\r\n\r\n".encode()
-    )
-
-
-def _uploads() -> Iterator[bytes]:
-    run = os.urandom(16).hex()
-    for number in count():
-        body = f"{run} {number} ".encode().ljust(_SMALL, b".")
-        head = (
-            f"POST /svc/skyfile?filename=small HTTP/1.1\r\nHost: localhost\r\n"
-            f"Content-Type: {_RAW}\r\nContent-Length: {_SMALL}\r\n\r\n"
-        )
-        yield head.encode() + body
-
-
-def _registry_query(client: httpx.Client) -> str:
+def registry_query(client: httpx.Client) -> str:
+    """Post an entry; return the query that asks for it."""
     owner, tweak = SigningKeyPair.from_seed("the benchmark"), hash_data_key("entry")
     entry = Entry(tweak, b"data", int(time.time()), 1).sign(owner.private_key)
     client.post("/svc/registry", content=entry.encode_update()).raise_for_status()
@@ -132,24 +116,10 @@ def _registry_query(client: httpx.Client) -> str:
 def _large(plan: Plan, portal: PortalProcess) -> Iterator[Figure]:
     size = plan.sizes.upload
     before = processor_time(portal.process.pid)
-    seconds = machine.timed(_upload, portal.url, size)
+    seconds = machine.timed(upload, portal.url, size)
     used = processor_time(portal.process.pid) - before
     yield Figure("large upload", (size / 1e6 / seconds,), "MB/s", at_least=_LARGE_AIM)
     yield Figure("large upload: processor time a GiB", (used / size * (1 << 30),), "s")
-
-
-def _upload(url: str, size: int) -> None:
-    piece = os.urandom(1 << 20)
-
-    def pieces() -> Iterator[bytes]:
-        yield os.urandom(16) + piece[16:]
-        for _ in range(size // len(piece) - 1):
-            yield piece
-
-    headers = {"Content-Type": _RAW, "Content-Length": str(size)}
-    httpx.post(
-        f"{url}/svc/skyfile?filename=large", content=pieces(), headers=headers, timeout=600
-    ).raise_for_status()
 
 
 def _many(plan: Plan, portal: PortalProcess) -> Iterator[Figure]:
@@ -157,7 +127,7 @@ def _many(plan: Plan, portal: PortalProcess) -> Iterator[Figure]:
     before = machine.memory(portal.process.pid)[0]
     Path(f"/proc/{portal.process.pid}/clear_refs").write_text("5")  # forget the peak so far
     with ThreadPoolExecutor(uploads) as threads:
-        list(threads.map(partial(_upload, portal.url), [size] * uploads))
+        list(threads.map(partial(upload, portal.url), [size] * uploads))
     most = machine.memory(portal.process.pid)[1]
     time.sleep(_AFTER)
     after = machine.memory(portal.process.pid)[0]

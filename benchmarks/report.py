@@ -1,6 +1,6 @@
 """Prints the figures as tables, and writes the section and the chart of docs/benchmarks.md."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -34,10 +34,26 @@ def table(measured: Measured) -> str:
     lines = [f"### {measured.group.title} (`{measured.group.name}`)", "", measured.group.notes, ""]
     if measured.problem:
         lines += [f"**Not measured**: {measured.problem}", ""]
-    if measured.figures:
+    if measured.group.columns:
+        lines += [*_side_by_side(measured), ""]
+    elif measured.figures:
         lines += ["| figure | median | least | most | aim | |", "|---|---|---|---|---|---|"]
         lines += [*map(_row, measured.figures), ""]
     return "\n".join(lines)
+
+
+def _side_by_side(measured: Measured) -> Iterator[str]:
+    """Yield a table with a cell for all figures of one row and column: their medians."""
+    cells: dict[str, dict[str, list[str]]] = {}
+    for figure in measured.figures:
+        row, column, _ = figure.name.split(" | ")
+        cells.setdefault(row, {}).setdefault(column, []).append(figure.told(figure.median))
+    columns = measured.group.columns
+    yield f"| | {' | '.join(columns)} |"
+    yield "|---" * (len(columns) + 1) + "|"
+    for row, found in cells.items():
+        told = ["; ".join(found.get(column, ())) for column in columns]
+        yield f"| {row} | {' | '.join(told)} |"
 
 
 def _row(figure: Figure) -> str:

@@ -4,7 +4,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -57,14 +57,16 @@ def nginx_before(upstream: str, root: Path, more: str = "") -> Iterator[str]:
 
 
 @contextmanager
-def cache_before(upstream: str, root: Path) -> Iterator[str]:
-    """Run nginx as a cache, as the documentation says; yields its URL."""
+def cache_before(upstream: str | Sequence[str], root: Path) -> Iterator[str]:
+    """Run nginx as a cache before portals, as the documentation says; yields its URL."""
     address = _free_address()
+    portals = [upstream] if isinstance(upstream, str) else upstream
+    servers = " ".join(f"server {portal.removeprefix('http://')};" for portal in portals)
     page = (ROOT / "docs/scaling.md").read_text()
     config = page.partition("```nginx\n")[2].partition("```")[0]
     for placeholder, value in (
         ("/var/cache/nginx/skymount", str(root / "cache")),
-        ("server 127.0.0.1:4280;", f"server {upstream.removeprefix('http://')};"),
+        ("server 127.0.0.1:4280;", servers),
         ("listen 80;", f"listen {address};"),
     ):
         assert config.count(placeholder) == 1

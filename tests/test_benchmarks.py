@@ -133,6 +133,24 @@ def test_a_report_tells_what_was_missed_and_what_was_not_measured() -> None:
     assert texts == ["reached", "1.50", "missed <by far>", "0.10", "aim"]
 
 
+def test_a_table_with_columns_has_a_cell_for_each_row_and_column() -> None:
+    """Cells have the medians of all that was measured there; some have nothing."""
+    group = Group("name", "Title", "Notes.", _unused, columns=("disk", "shared"))
+    figures = [
+        Figure("GET | disk | a second", (1000.0, 3000.0, 2000.0), "/s"),
+        Figure("GET | disk | median", (0.25,), "ms"),
+        Figure("POST | shared | a second", (5.0,), "/s"),
+        Figure("GET | shared | a second", (1500.0,), "/s"),
+    ]
+    told = report.table(Measured(group, figures))
+    assert told.splitlines()[4:] == [
+        "| | disk | shared |",
+        "|---|---|---|",
+        "| GET | 2,000 /s; 0.25 ms | 1,500 /s |",
+        "| POST |  | 5 /s |",
+    ]
+
+
 def test_a_run_replaces_the_one_before_and_nothing_else(tmp_path: Path) -> None:
     """The marked section of the page is rewritten, twice the same, with its drawing beside it."""
     page = tmp_path / "benchmarks.md"

@@ -5,11 +5,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from functools import partial
 from heapq import merge
 from mmap import mmap
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple
 
 import trio
 
 T = TypeVar("T")
+_Args = TypeVarTuple("_Args")
 
 TURN = 512
 """Items handled between two checkpoints; each takes some microseconds."""
@@ -50,6 +51,21 @@ async def in_thread(work: Callable[[], T]) -> T:
     and waits for the work to end even if cancelled.
     """
     return await trio.to_thread.run_sync(work, limiter=trio.CapacityLimiter(1))
+
+
+async def in_one_of(
+    threads: trio.CapacityLimiter, patience: float, work: Callable[[*_Args], T], *args: *_Args
+) -> T:
+    """Run work in one of so many threads; trio.TooSlowError if none is free within `patience`
+    seconds. Waits for the work to end even if cancelled.
+    """
+    request = object()  # one task may have several
+    with trio.fail_after(patience):
+        await threads.acquire_on_behalf_of(request)
+    try:
+        return await trio.to_thread.run_sync(work, *args, limiter=trio.CapacityLimiter(1))
+    finally:
+        threads.release_on_behalf_of(request)
 
 
 async def in_turns(things: Sequence[T], turn: int = TURN) -> AsyncIterator[T]:

@@ -26,7 +26,7 @@ class Table:
     def __init__(self, path: Path) -> None:
         self._path = path
         path.touch()
-        self.system = FuseSystem("/dev/null", "true", str(path))
+        self.system = FuseSystem("/dev/null", "mount", str(path))  # any program that is setuid root
 
     def add(self, *lines: bytes) -> None:
         with self._path.open("ab") as file:

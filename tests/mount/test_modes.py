@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.namespaces import Namespace
+from tests.mount.namespaces import Namespace, skip_without_root
 from tests.skymount_process import Mount, Sandbox, output, run
 
 _WIDE = ("sh", "-c", 'umask 0; ulimit -c unlimited; exec "$@"', "-")
@@ -98,6 +98,7 @@ def test_directories_that_were_made_too_wide(fresh: Sandbox, portal: str) -> Non
 
 def test_the_foreground_and_its_portal(fresh: Sandbox, namespace: Namespace) -> None:
     """M8: likewise, and what is uploaded to a portal of the mount's own."""
+    skip_without_root()
     alone = fresh.within([*namespace.prefix, *_WIDE])
     with alone.foreground() as mount:
         pid = mount.process.pid

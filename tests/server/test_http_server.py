@@ -16,6 +16,7 @@ from skymount.server.http.framing import StrictConnection
 from skymount.server.http_server import serve
 from skymount.wire.skylink import SECTOR_SIZE
 from tests.server.http_client import message_of
+from tests.server.storage.stored import damage
 
 _RAW = {"Content-Type": "application/octet-stream"}
 
@@ -230,8 +231,7 @@ async def test_a_damaged_store_is_a_server_error(config: PortalConfig) -> None:
         for content in (b"first", b"second"):
             answer = await client.post("/svc/skyfile?filename=a", content=content, headers=_RAW)
             links.append(answer.json())
-        shard = config.data / "v1" / "skyfiles" / links[0]["merkleroot"][:2]
-        (shard / links[0]["skylink"] / "base").write_bytes(b"\x09" * 200)
+        damage(config.data, links[0]["skylink"], lambda _: b"\x09" * 200)
         answer = await client.get(f"/{links[0]['skylink']}")
         assert answer.status_code == 500
         assert "damaged" in message_of(answer)

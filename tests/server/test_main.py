@@ -49,7 +49,7 @@ def test_content_survives_kill_9(tmp_path: Path) -> None:
     kept = {path.name for path in stored_files(tmp_path)} - {"catalogue.clean"}
     assert kept == {
         *("address", "lock", "base", "payload"),
-        *("entries.sqlite3", "pins.sqlite3", "catalogue.sqlite3"),
+        *("entries.sqlite3", "pins.sqlite3", "catalogue.sqlite3", "small.sqlite3"),
     }
 
 

@@ -77,21 +77,20 @@ def form(request):
 
 def naive_root(sector: bytes) -> bytes:
     """Hash the whole tree from the top down, as the definition reads (wire notes 2.4)."""
-    known: dict[bytes, bytes] = {}
-
-    def root(data: bytes) -> bytes:
-        if data not in known:
-            half = len(data) // 2
-            content = (
-                b"\0" + data
-                if len(data) == SEGMENT
-                else b"\1" + root(data[:half]) + root(data[half:])
-            )
-            known[data] = blake2b(content, digest_size=32).digest()
-        return known[data]
-
     assert len(sector) == SECTOR_SIZE
-    return root(sector)
+    return _naive_node(sector, {})
+
+
+def _naive_node(data: bytes, known: dict[bytes, bytes]) -> bytes:
+    if data not in known:
+        half = len(data) // 2
+        content = (
+            b"\0" + data
+            if len(data) == SEGMENT
+            else b"\1" + _naive_node(data[:half], known) + _naive_node(data[half:], known)
+        )
+        known[data] = blake2b(content, digest_size=32).digest()
+    return known[data]
 
 
 def naive_piece(chunk: bytes, piece: int, pieces: int) -> bytes:

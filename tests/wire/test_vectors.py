@@ -52,7 +52,7 @@ def test_every_quoted_value_is_tested_under_its_source():
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     sources = {

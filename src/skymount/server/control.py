@@ -4,6 +4,7 @@
 
 Two processes never write to one data directory. If a portal has locked it, the command sends what
 it wants to the socket, one line of JSON, and gets one line back. Otherwise it takes the lock.
+On shared storage it makes its changes itself, beside portals that run.
 """
 
 import logging
@@ -20,9 +21,11 @@ import msgspec
 import trio
 
 from skymount.errors import MalformedError, StorageError
+from skymount.server.config import PortalConfig
+from skymount.server.storage.cluster.choice import open_storage
 from skymount.server.storage.disk_errors import disk_errors
-from skymount.server.storage.local_storage import open_local
 from skymount.server.storage.portal_storage import PortalStorage
+from skymount.server.storage.reading.local_reader import check_data
 from skymount.server.storage.retention.pin_store import check_reason
 from skymount.server.storage.skyfile_store import InUseError
 from skymount.wire.skylink import Skylink
@@ -73,18 +76,18 @@ async def run(storage: PortalStorage, command: Command) -> Outcome:
     return outcome
 
 
-def send(data: Path, command: Command) -> Outcome:
+def send(config: PortalConfig, command: Command) -> Outcome:
     """Have a command done, by the portal that runs or in this process; StorageError."""
-    if not (data / "v1").is_dir():
-        raise StorageError(f"{data}: no portal keeps its data there")
+    if config.cluster is None:
+        check_data(config.data)
     try:
-        return trio.run(_run_here, data, command)
+        return trio.run(_run_here, config, command)
     except InUseError:
-        return _ask(data, command)
+        return _ask(config.data, command)
 
 
-async def _run_here(data: Path, command: Command) -> Outcome:
-    async with open_local(data) as storage:
+async def _run_here(config: PortalConfig, command: Command) -> Outcome:
+    async with open_storage(config) as storage:
         if command.action == "sweep":
             await storage.catalogue.repair()
         return await run(storage, command)

@@ -44,11 +44,10 @@ async def serve(
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
             stop = trio.Event() if shutdown is None else shutdown
             rules = AccessRules.of(config, on_loopback=is_loopback(listening.getsockname()[0]))
-            async with _with_upstream(config, stored) as (storage, guard):
-                app = guard(build_app(config, storage, rules))
+            async with _application(config, stored, rules) as app:
                 with _control(config) as commands:
                     taking: Callable[[], Awaitable[None]] = partial(control.serve, commands, stored)
-                    background = (*storage.background, taking)
+                    background = (*stored.background, taking)
                     await _run(config, app, listening, on_listening, stop, background)
 
 
@@ -58,17 +57,19 @@ def _control(config: PortalConfig) -> AbstractContextManager[socket.socket | Non
 
 
 @asynccontextmanager
-async def _with_upstream(
-    config: PortalConfig, storage: PortalStorage
-) -> AsyncIterator[tuple[PortalStorage, Callable[[ASGIApp], ASGIApp]]]:
-    """Put upstream portals behind what is stored here, if there are any."""
+async def _application(
+    config: PortalConfig, storage: PortalStorage, rules: AccessRules
+) -> AsyncIterator[ASGIApp]:
+    """Return what answers requests, with upstream portals behind what is stored, if any."""
+    own = build_app(config, storage, rules)
     if not config.upstream:
-        yield storage, lambda app: app
+        yield own
         return
+    from skymount.server.upstream.loops import LoopMiddleware
     from skymount.server.upstream.opening import open_upstream
 
-    async with open_upstream(config, storage) as upstream:
-        yield upstream
+    async with open_upstream(config, storage) as (both, loops):
+        yield LoopMiddleware(build_app(config, both, rules), own, loops)
 
 
 def listen(config: PortalConfig, listener: socket.socket | None) -> socket.socket:

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 
@@ -17,6 +18,9 @@ from skymount.server.http_server import listen, serve
 from skymount.server.storage.cluster.choice import open_storage
 from skymount.server.workers import Workers
 
+_log = logging.getLogger(__name__)
+
+_STOP_TIME = 8.0  # seconds; a portal on shared storage has nothing to lose then
 _SWITCH_INTERVAL = 0.0005  # seconds that hashing threads may keep the event loop waiting
 
 
@@ -35,7 +39,7 @@ def run(
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     sys.setswitchinterval(_SWITCH_INTERVAL)
     served = partial(serve, config, on_listening=on_listening, listener=listener)
-    trio.run(_run, served, until_eof)
+    trio.run(_run, served, until_eof, config.cluster is not None)
 
 
 def run_workers(
@@ -62,7 +66,9 @@ def run_workers(
         return Workers(count, listening, work, on_listening).run()
 
 
-async def _run(served: Callable[..., Awaitable[None]], until_eof: int | None) -> None:
+async def _run(
+    served: Callable[..., Awaitable[None]], until_eof: int | None, may_abort: bool
+) -> None:
     shutdown = trio.Event()
     failure: SkymountError | None = None
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
@@ -70,6 +76,8 @@ async def _run(served: Callable[..., Awaitable[None]], until_eof: int | None) ->
             nursery.start_soon(_set_on_signal, signals, shutdown)
             if until_eof is not None:
                 nursery.start_soon(_set_on_eof, until_eof, shutdown)
+            if may_abort:
+                nursery.start_soon(_abort_when_late, shutdown)
             try:
                 await served(shutdown=shutdown)
             except SkymountError as error:  # raised below: the nursery would wrap it in a group
@@ -77,6 +85,19 @@ async def _run(served: Callable[..., Awaitable[None]], until_eof: int | None) ->
             nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure
+
+
+async def _abort_when_late(shutdown: trio.Event) -> None:
+    """End this process a while after `shutdown`, whatever its threads wait for."""
+    await shutdown.wait()
+    late = threading.Timer(_STOP_TIME, _abort)
+    late.daemon = True
+    late.start()
+
+
+def _abort() -> None:
+    _log.warning("ended without an answer of the object store or the database")
+    os._exit(0)
 
 
 async def _set_on_signal(signals: AsyncIterator[int], shutdown: trio.Event) -> None:

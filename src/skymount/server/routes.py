@@ -34,9 +34,11 @@ from skymount.server.pages.registry_page import RegistryPage
 from skymount.server.pages.sessions import Sessions
 from skymount.server.pages.upload_form import UploadForm
 from skymount.server.resolver import SkylinkResolver
+from skymount.server.storage.disk_errors import StorageUnavailableError
 from skymount.server.storage.portal_storage import PortalStorage
 from skymount.server.storage.skyfile_index import SkyfileIndex
 from skymount.server.upload.endpoint import UploadEndpoint
+from skymount.server.upload.pin_endpoint import PinEndpoint
 from skymount.server.upload.quota import Quota
 from skymount.server.upload.sector_writer import UploadLimits
 from skymount.wire.dialect import PRESETS
@@ -53,10 +55,12 @@ def build_routes(config: PortalConfig, storage: PortalStorage) -> Iterator[Route
     store, skykeys, entries = storage.content, storage.skykeys, storage.entries
     catalogue, zone = storage.catalogue, storage.names
     index = SkyfileIndex(store, catalogue, skykeys, config.header_limit)
-    storage.retention.on_removal(index.forget)
+    storage.retention.on_change(index.forget)
     resolver = SkylinkResolver(entries)
     quota = Quota(config.max_storage, catalogue)
-    uploading = UploadEndpoint(config, store, skykeys, UploadLimits(), catalogue, quota)
+    uploading = UploadEndpoint(
+        config, store, skykeys, UploadLimits(), catalogue, quota, storage.retention.changed
+    )
     upload = uploading.post
     download = DownloadEndpoint(config, index, resolver)
     content = ContentPages(download, ContentHosts(config.content_host))
@@ -67,7 +71,9 @@ def build_routes(config: PortalConfig, storage: PortalStorage) -> Iterator[Route
     registry = RegistryEndpoints(config, entries, resolver)
     sectors = SectorEndpoints(index, resolver)
     skykey = SkykeyEndpoints(config, skykeys)
-    stats = StatsEndpoints(index, resolver, entries, storage.retention)
+    stats = StatsEndpoints(index, entries)
+    has_upstream = bool(config.upstream)
+    pins = PinEndpoint(resolver, storage.retention, index, store, catalogue, quota, has_upstream)
     yield _route("/", GET=home.get)
     yield _route("/-/registry", GET=registry_page.get)
     yield _route("/-/upload", POST=UploadForm(uploading, sessions).post)
@@ -80,7 +86,7 @@ def build_routes(config: PortalConfig, storage: PortalStorage) -> Iterator[Route
         yield _route(path("registry"), GET=registry.get, POST=registry.post)
         yield _route(path("resolve", "{link}"), GET=registry.resolve)
         yield _route(path("stats"), GET=stats.stats)
-        yield _route(path("pin", "{link}"), POST=stats.pin)
+        yield _route(path("pin", "{link}"), POST=pins.post)
         yield _route(path("blocklist"), GET=stats.blocklist)
         yield _route(path("portals"), GET=stats.portals)
         yield _route(path("createskykey"), POST=skykey.create)
@@ -116,10 +122,10 @@ async def _on_http_error(request: Request, error: HttpError) -> Response:
     return responses.of_http_error(error)
 
 
-async def _on_failure(request: Request, message: str) -> Response:
+async def _on_failure(request: Request, message: str, status: int = 500) -> Response:
     if wants_page(request):
-        return await error_page(request, 500, message)
-    return responses.error(500, message)
+        return await error_page(request, status, message)
+    return responses.error(status, message)
 
 
 async def _respond(router: Router, request: Request) -> Response:
@@ -132,7 +138,8 @@ async def _respond(router: Router, request: Request) -> Response:
         return await _on_http_error(request, error)
     except (StorageError, OSError) as error:
         _log.error("%s %r: %s", request.method, request.scope["path"], error)
-        return await _on_failure(request, str(error))
+        status = 503 if isinstance(error, StorageUnavailableError) else 500
+        return await _on_failure(request, str(error), status)
     except ClientDisconnect:
         raise
     except Exception:  # noqa: BLE001  # a bug in one endpoint must not end the connection

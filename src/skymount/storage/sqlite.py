@@ -74,6 +74,8 @@ class Format:
     schema: str
     upgrades: Mapping[int, str] = field(default_factory=dict)
     """For each earlier version the statements that lead to the next one."""
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """Pragmas of a new database, which hold for good."""
 
 
 class Database:
@@ -104,12 +106,11 @@ class Database:
         """Call a function that reads, where `open` fails because nothing can be written; None when
         there is no such database.
         """
-        with _translated(path, "read"), suppress(FileNotFoundError, NotADirectoryError):
-            path.stat()
-            with closing(_read_only(path)) as database:
-                _check(database, form, is_old_too=True)
-                return action(database)
-        return None
+        database = ReadOnlyDatabase.open(path, form)
+        if database is None:
+            return None
+        with closing(database):
+            return database.read(action)
 
     def close(self) -> None:
         """Wait for those who use it, and close it."""
@@ -128,6 +129,36 @@ class Database:
             self._writer.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             with transaction(self._writer):
                 return action(self._writer)
+
+
+class ReadOnlyDatabase:
+    """A database that others may write, open to read. Every method may raise StorageError."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self._path = path
+        self._connection = connection
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(cls, path: Path, form: Format) -> Self | None:
+        """Open a database, also where nothing can be written; None when there is none."""
+        with _translated(path, "read"), suppress(FileNotFoundError, NotADirectoryError):
+            path.stat()
+            with ExitStack() as opened:
+                connection = opened.enter_context(closing(_read_only(path)))
+                _check(connection, form, is_old_too=True)
+                opened.pop_all()
+            return cls(path, connection)
+        return None
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    def read(self, action: Callable[[sqlite3.Connection], T]) -> T:
+        """As `Database.read`."""
+        with _translated(self._path, "read"), self._lock:
+            return action(self._connection)
 
 
 def _connect_checked(path: Path, form: Format) -> sqlite3.Connection:
@@ -178,7 +209,7 @@ def _create(path: Path, form: Format) -> None:
 
 
 def _fill(path: Path, form: Format) -> None:
-    with closing(connect(path)) as database:
+    with closing(connect(path, settings=form.settings)) as database:
         database.executescript(
             f"PRAGMA journal_mode = WAL; BEGIN; {form.schema};"
             f"PRAGMA application_id = {form.application};"
@@ -201,7 +232,8 @@ def _read_only(path: Path) -> sqlite3.Connection:
     except OSError:
         if not log.exists() or not log.stat().st_size:
             options = "immutable=1"
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&{options}", uri=True)
+    uri = f"{path.absolute().as_uri()}?mode=ro&{options}"
+    return sqlite3.connect(uri, uri=True, check_same_thread=False)
 
 
 def _upgrade(path: Path, form: Format) -> None:

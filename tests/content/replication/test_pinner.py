@@ -21,7 +21,7 @@ from tests.fakes.skyfiles import FakeSkyfile, of_files, plain, sealed
 from tests.portal_process import running_portal
 
 SMALL = of_files({"a": b"small"})
-UPLOAD = "^POST "
+UPLOAD = "^POST .*skyfile"
 
 
 @asynccontextmanager
@@ -57,7 +57,7 @@ async def test_it_is_sent_once(tmp_path: Path) -> None:
             async with pinning(source.url, target, tmp_path / "pin") as pinner:
                 for was_there in (False, True):
                     found = await pinner.pin(content.skylink, lambda *each: sent.append(each))
-                    assert found == Pinned(content.skylink, 9 << 20, was_there)
+                    assert found == Pinned(content.skylink, 9 << 20, was_there, is_pinned=True)
     assert sent[-1][0] == sent[-1][1]
     assert list((tmp_path / "pin").iterdir()) == []
 
@@ -73,7 +73,7 @@ async def test_the_source_is_not_asked_for_what_is_there(
 
 
 async def test_a_target_that_lies(tmp_path: Path) -> None:
-    """W6: what is there is believed only with a proof."""
+    """W6: what is there is believed only with a proof, also after it was sent again."""
     async with between_fakes(tmp_path, SMALL, SMALL) as (pinner, _, target):
         target.fault(flips(500), "basesector")
         with pytest.raises(DisprovedError):
@@ -105,7 +105,7 @@ async def test_an_answer_that_was_lost(tmp_path: Path, proves: bool) -> None:
     content = of_files({"a": bytes(5 << 20)}, fan_out=True)
     async with running(FakePortal()) as source, running(FakePortal(base_sectors=proves)) as target:
         source.add(content)
-        target.fault(status(400, "what?"), "^POST (?!.*dryrun)")
+        target.fault(status(400, "what?"), "^POST .*skyfile(?!.*dryrun)")
         async with pinning(source.url, target.url, tmp_path) as pinner:
             with pytest.raises(Exception, match=r"what\?"):
                 await pinner.pin(content.skylink)
@@ -120,8 +120,23 @@ async def test_what_was_fetched_stays_after_a_failure(tmp_path: Path) -> None:
     content = of_files({"a": bytes(5 << 20)})
     async with running(FakePortal()) as source, running(FakePortal()) as target:
         source.add(content)
-        target.fault(status(400, "not now"), "^POST (?!.*dryrun)")
+        target.fault(status(400, "not now"), "^POST .*skyfile(?!.*dryrun)")
         async with pinning(source.url, target.url, tmp_path) as pinner:
             with pytest.raises(Exception, match="not now"):
                 await pinner.pin(content.skylink)
     assert (tmp_path / content.name / "content/v1").is_dir()
+
+
+@pytest.mark.parametrize(("code", "warnings"), [(404, 0), (403, 0), (405, 0), (507, 1)])
+async def test_a_target_that_does_not_pin(tmp_path: Path, code: int, warnings: int) -> None:
+    """W6: it has the content all the same."""
+    warned: list[str] = []
+    async with running(FakePortal()) as source, running(FakePortal()) as target:
+        for portal in (source, target):
+            portal.add(SMALL)
+        target.fault(status(code, "no room"), "^POST .*/pin/")
+        async with pinning(source.url, target.url, tmp_path, warned.append) as pinner:
+            found = await pinner.pin(SMALL.skylink)
+    assert (found.was_there, found.is_pinned) == (True, False)
+    assert len(warned) == warnings
+    assert all("not pinned there" in text and "no room" in text for text in warned)

@@ -103,7 +103,7 @@ def test_reading_needs_no_write(tmp_path: Path, trouble: str, end: str):
         if trouble == "full":
             assert "No space" in namespace.run("dd", "if=/dev/zero", f"of={place}/fill").stderr
         else:
-            namespace.do("mount", "-o", "remount,ro", place)
+            namespace.do("mount", "-o", "remount,bind,ro", place)
         found = run(_READING, path)
         # The journal of a process that was killed may have room for what is written next.
         has_room = (trouble, end) == ("full", "killed") and "not written" not in found
@@ -111,7 +111,7 @@ def test_reading_needs_no_write(tmp_path: Path, trouble: str, end: str):
         if trouble == "full":
             namespace.do("rm", place / "fill")
         else:
-            namespace.do("mount", "-o", "remount,rw", place)
+            namespace.do("mount", "-o", "remount,bind,rw", place)
         if not has_room:
             assert run(_READING, path) == "3 1 True\n"
         assert run(_READING, path) == "9 1 True\n"

@@ -4,6 +4,7 @@ import io
 import os
 import shutil
 import tarfile
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -13,27 +14,36 @@ from skymount.errors import MalformedError, StorageError
 from skymount.server.backup import exporting
 from skymount.server.backup.exporting import export
 from skymount.server.backup.importing import Imported, import_archive
+from skymount.server.config import PortalConfig
+from skymount.server.storage.reading.local_reader import LocalReader
 from skymount.server.storage.retention.pin_store import PinStore, peek_pins
-from skymount.server.storage.retention.verification import verify
+from skymount.server.storage.retention.verification import Verified, verify
 from skymount.server.storage.skyfile_store import SkyfileStore
 from skymount.wire import merkle
-from skymount.wire.base_sector import build_fanned_out
+from skymount.wire.base_sector import build_fanned_out, build_inline
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 from tests.portal_process import portal_process
 from tests.server.http_client import Client
 from tests.server.registry_entries import put, signed
+from tests.server.storage.stored import damage
 
 
 def _archive(data: Path, *, with_skykeys: bool = False) -> bytes:
     file = io.BytesIO()
-    export(data, file, with_skykeys=with_skykeys, progress=lambda _: None)
+    with closing(LocalReader(data)) as reader:
+        export(reader, file, with_skykeys=with_skykeys, progress=lambda _: None)
     return file.getvalue()
 
 
 def _import(data: Path, archive: bytes, *, with_skykeys: bool = False) -> Imported:
     return import_archive(
-        data, io.BytesIO(archive), with_skykeys=with_skykeys, progress=lambda _: None
+        PortalConfig(data), io.BytesIO(archive), with_skykeys=with_skykeys, progress=lambda _: None
     )
+
+
+def _verified(data: Path) -> list[Verified]:
+    with closing(LocalReader(data)) as reader:
+        return list(verify(reader))
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +75,7 @@ def test_everything_is_brought(source: Path, tmp_path: Path) -> None:
     assert done == Imported(skyfiles=4, entries=1, pins=1, names=1, skykeys=1)
     again = _import(tmp_path, archive)
     assert (again.skyfiles, again.entries, again.present, again.problems) == (0, 0, 5, [])
-    assert not [found for found in verify(SkyfileStore.beside(tmp_path)) if found.problem]
+    assert not [found for found in _verified(tmp_path) if found.problem]
     (pin,) = peek_pins(tmp_path, [Skylink.parse(small)]).values()
     assert (pin.reason, pin.pinned) == ("why", 7.0)
     with portal_process(tmp_path) as portal, Client(base_url=portal.url, timeout=60) as client:
@@ -105,10 +115,9 @@ def test_what_is_not_proved_is_not_brought(source: Path, tmp_path: Path) -> None
     assert done.skyfiles == 1
     assert sorted(problem.partition(":")[0] for problem in done.problems if "entry" not in problem)
     assert len(done.problems) == 4
-    store = SkyfileStore.beside(tmp_path)
-    assert [store.find(Skylink.parse(link)) is None for link in (small, large, locked, many)] == [
-        *(True, True, False, True)
-    ]
+    with closing(SkyfileStore.beside(tmp_path)) as store:
+        absent = [store.find(Skylink.parse(each)) is None for each in (small, large, locked, many)]
+    assert absent == [True, True, False, True]
     assert not list((tmp_path / "v1/incoming").iterdir())
 
 
@@ -159,6 +168,19 @@ def test_hostile_archives(tmp_path: Path, name: str) -> None:
         _import(tmp_path, _made((member, b""), ("end.json", b"{}")))
 
 
+def test_a_base_sector_without_its_last_zeros(tmp_path: Path) -> None:
+    """RT6: it has the right root, but cannot be served. One that is stored so is damaged (RT4)."""
+    content = b"f" + bytes(9)
+    whole = build_inline(b'{"filename":"f"}', content)
+    link = Skylink.v1(merkle.sector_root(whole), len(whole))
+    for base, problems in ((whole[:-4], 1), (whole, 0)):
+        made = _made((f"skyfiles/{link}/base", base), ("end.json", b"{}"))
+        assert len(_import(tmp_path, made).problems) == problems
+    assert [one.problem for one in _verified(tmp_path)] == [""]
+    damage(tmp_path, link, lambda base: base[:-4])
+    assert [one.problem for one in _verified(tmp_path)] == ["its base sector is cut short"]
+
+
 def test_a_payload_without_its_last_zeros(tmp_path: Path) -> None:
     """RT6: it has the right root, as sectors are padded, but not its length."""
     content = bytes(SECTOR_SIZE + 5)
@@ -192,6 +214,31 @@ def test_pins_are_in_members_of_bounded_size(
     assert _import(tmp_path / "brought", archive).pins == 4
 
 
+def test_what_cannot_be_read_is_replaced(source: Path, tmp_path: Path) -> None:
+    """RT6: a skyfile that is damaged here keeps nothing of the archive away."""
+    archive = _archive(source)
+    assert _import(tmp_path, archive).skyfiles == 4
+    small, large, *_ = (source / "links").read_text().split()
+    for link in (small, large):
+        damage(tmp_path, link, lambda base: base[:20])
+    again = _import(tmp_path, archive)
+    assert (again.skyfiles, again.present, again.problems) == (2, 3, [])
+    assert not [found for found in _verified(tmp_path) if found.problem]
+
+
+def test_times_of_pins_that_are_no_times(tmp_path: Path) -> None:
+    """RT6: they are never after now, so each can be shown."""
+    base = build_inline(b'{"filename":"f"}', b"x")
+    link = Skylink.v1(merkle.sector_root(base), len(base))
+    for number, given in enumerate(("1e300", "-1e300")):
+        data, pin = tmp_path / str(number), f'{{"skylink":"{link}","reason":"","pinned":{given}}}'
+        made = _made(
+            (f"skyfiles/{link}/base", base), ("pins/1.jsonl", pin.encode()), ("end.json", b"{}")
+        )
+        assert _import(data, made).pins == 1
+        assert 0 <= peek_pins(data, [link])[link].pinned <= time.time()
+
+
 def test_an_archive_that_ends_between_members(source: Path, tmp_path: Path) -> None:
     """RT6: tarfile takes that, zeros and a damaged header for the end."""
     archive = _archive(source)
@@ -208,7 +255,7 @@ def test_an_archive_that_is_cut_off(source: Path, tmp_path: Path) -> None:
     archive = _archive(source)
     with pytest.raises(MalformedError):
         _import(tmp_path, archive[: len(archive) // 2])
-    assert not [found for found in verify(SkyfileStore.beside(tmp_path)) if found.problem]
+    assert not [found for found in _verified(tmp_path) if found.problem]
     assert not list((tmp_path / "v1/incoming").iterdir())
     _import(tmp_path, archive)
-    assert len(list(verify(SkyfileStore.beside(tmp_path)))) == 4
+    assert len(_verified(tmp_path)) == 4

@@ -10,7 +10,7 @@ from skymount.server.config import PortalConfig
 from skymount.server.http_error import HttpError
 from skymount.server.pages.upload_form import PageParts
 from skymount.wire.http.multipart import PartHeader
-from tests.mount.namespaces import new_namespace
+from tests.mount.namespaces import new_namespace, skip_without_root
 from tests.portal_process import PortalProcess, portal_command, portal_environment
 from tests.server.http_client import FORM_TYPE, Client, form, message_of
 from tests.server.pages.page_client import ACCEPT, assert_page, page, token_of
@@ -174,6 +174,7 @@ def test_a_long_field_is_refused(client: Client) -> None:
 
 def test_a_full_disk_is_507_and_nothing_is_kept(tmp_path: Path) -> None:
     """B10: in the middle of an upload, for browsers and all others; the portal goes on."""
+    skip_without_root()
     with new_namespace(network=False) as space:
         space.do("mount", "-t", "tmpfs", "-o", "size=16m,mode=700", "none", tmp_path)
         command = portal_command("serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path / "d"))
@@ -192,3 +193,11 @@ def test_a_full_disk_is_507_and_nothing_is_kept(tmp_path: Path) -> None:
             assert space.do("find", tmp_path / "d/v1/incoming", "-mindepth", "1") == ""
             assert client.get(f"/{small}").content == b"small"
             stored(client, [("fits", bytes(5 << 20))])
+            space.do("sh", "-c", f"head -c 20M /dev/zero > {tmp_path}/filling 2>&1 || true")
+            contents = (b"%d" % number * 5000 for number in range(1000, 2000))
+            answers = (client.post("/svc/skyfile", files={"file": ("s", c)}) for c in contents)
+            refused = next(answer for answer in answers if answer.status_code != 200)
+            assert refused.status_code == 507
+            assert "kept free" in message_of(refused)
+            space.do("rm", tmp_path / "filling")
+            stored(client, [("small", b"other")])

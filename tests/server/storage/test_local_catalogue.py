@@ -1,34 +1,50 @@
 """The catalogue: complete after a clean end, repaired after any other, made anew when damaged."""
 
-import os
-import shutil
 import sqlite3
 import struct
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
 from skymount.errors import StorageError
+from skymount.server.storage.catalogue_database import CatalogueDatabase
 from skymount.server.storage.catalogue_mark import MARK_FILE
-from skymount.server.storage.catalogue_rows import NewSkyfile
+from skymount.server.storage.catalogue_rows import CatalogueRow, NewSkyfile, Recorded
 from skymount.server.storage.local_catalogue import CATALOGUE_FILE, LocalCatalogue
 from skymount.server.storage.skyfile_store import SkyfileStore
 from skymount.server.storage.stored_skyfile import StoredSkyfile
+from skymount.storage import sqlite
 from skymount.wire.skylink import Skylink
 from tests.portal_process import portal_process
 from tests.server.http_client import Client, message_of
 from tests.server.pages.page_client import listed_names, page
 from tests.server.raw_connection import eventually
+from tests.server.storage.stored import (
+    IN_FILES,
+    damage,
+    directory_of,
+    remove_by_hand,
+    set_time,
+)
+
+
+@pytest.fixture(params=[0, IN_FILES], ids=["small", "in files"])
+def size(request: pytest.FixtureRequest) -> int:
+    """The size of the first file that a portal has stored."""
+    found: int = request.param
+    return found
 
 
 @pytest.fixture
-def links(tmp_path: Path) -> list[str]:
+def links(tmp_path: Path, size: int) -> list[str]:
     """What a portal has stored in `tmp_path`, the oldest first."""
     with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
-        uploaded = [client.upload_file(f"file {number}", bytes(number)) for number in range(4)]
+        uploaded = [client.upload_file(f"file {at}", bytes(size + at)) for at in range(4)]
     trio.run(listed, tmp_path)  # until it is complete
     return uploaded
 
@@ -41,11 +57,6 @@ def remove_catalogue(data: Path) -> None:
 def end_uncleanly(data: Path) -> None:
     """As a portal that was killed."""
     (data / "v1" / MARK_FILE).unlink()
-
-
-def directory_of(data: Path, link: str) -> Path:
-    """Return where a skyfile is stored."""
-    return data / "v1/skyfiles" / f"{Skylink.parse(link).root[0]:02x}" / link
 
 
 @contextmanager
@@ -71,20 +82,21 @@ async def listed(data: Path) -> list[tuple[str, str, int]]:
         return [(str(row.skylink), row.name, row.size) for row in page.rows]
 
 
-async def test_what_the_list_lacks_is_read(tmp_path: Path, links: list[str]) -> None:
-    """B2: with the time of the file; so is everything if there is no list."""
+async def test_what_the_list_lacks_is_read(tmp_path: Path, links: list[str], size: int) -> None:
+    """B2: with its time; so is everything if there is no list."""
     before = await listed(tmp_path)
     assert [link for link, _, _ in before] == links[::-1]
     remove_catalogue(tmp_path)
     for at, link in enumerate(links):
-        os.utime(directory_of(tmp_path, link) / "base", (at, at))
+        set_time(tmp_path, link, at)
     assert await listed(tmp_path) == before
-    assert before[0] == (links[3], "file 3", 3)
+    assert before[0] == (links[3], "file 3", size + 3)
 
 
 async def test_what_is_gone_is_dropped(tmp_path: Path, links: list[str]) -> None:
-    """B2: a skyfile whose directory was removed while no portal ran."""
-    shutil.rmtree(directory_of(tmp_path, links[1]))
+    """B2: a skyfile that was removed while no portal ran."""
+    remove_by_hand(tmp_path, links[1])
+    end_uncleanly(tmp_path)
     assert [link for link, _, _ in await listed(tmp_path)] == [links[3], links[2], links[0]]
 
 
@@ -103,8 +115,7 @@ async def test_a_damaged_skyfile_is_listed_without_its_name(
 ) -> None:
     """B2: the others are listed as ever."""
     remove_catalogue(tmp_path)
-    path = directory_of(tmp_path, links[2]) / "base"
-    path.write_bytes(path.read_bytes()[:99] + b"{broken")
+    damage(tmp_path, links[2], lambda base: base[:99] + b"{broken")
     found = {link: name for link, name, _ in await listed(tmp_path)}
     assert found == {links[0]: "file 0", links[1]: "file 1", links[2]: "", links[3]: "file 3"}
     assert links[2] in caplog.text
@@ -116,9 +127,8 @@ def test_a_damaged_layout_does_not_end_the_portal(
 ) -> None:
     """B2: sizes beyond those of files; it starts and lists the others. This one is a 500."""
     remove_catalogue(tmp_path)
-    path = directory_of(tmp_path, links[1]) / "base"
-    content = path.read_bytes()
-    path.write_bytes(content[:place] + struct.pack("<Q", (1 << 64) - 1) + content[place + 8 :])
+    number = struct.pack("<Q", (1 << 64) - 1)
+    damage(tmp_path, links[1], lambda base: base[:place] + number + base[place + 8 :])
     with portal_process(tmp_path) as portal, Client(base_url=portal.url, timeout=60) as client:
         expected = ["No name", "file 0", "file 2", "file 3"]
         eventually(lambda: sorted(listed_names(page(client, "/"))) == expected)
@@ -203,7 +213,8 @@ async def test_a_list_from_which_nothing_can_be_removed_is_shown(
             "CREATE TRIGGER full BEFORE DELETE ON skyfiles"
             " BEGIN SELECT RAISE(FAIL, 'database or disk is full'); END"
         )
-    shutil.rmtree(directory_of(tmp_path, links[1]))
+    remove_by_hand(tmp_path, links[1])
+    end_uncleanly(tmp_path)
     with opened(tmp_path) as found:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(found.repair)
@@ -229,18 +240,34 @@ def test_a_list_that_cannot_be_read_is_a_note(tmp_path: Path) -> None:
         assert f"skymount download {link}" in shown
 
 
+@pytest.mark.parametrize("size", [IN_FILES], indirect=True)
 async def test_after_a_clean_end_nothing_is_walked(tmp_path: Path, links: list[str]) -> None:
     """B2: it is complete at once, but for the directories that were changed meanwhile."""
-    size = sum((directory_of(tmp_path, link) / "base").stat().st_size for link in links)
+    disk = sum((directory_of(tmp_path, link) / "base").stat().st_size for link in links)
     with opened(tmp_path) as found:
         assert found.is_complete
-        assert found.totals() == (4, size)
-    shutil.rmtree(directory_of(tmp_path, links[1]))
+        assert found.totals() == (4, disk)
+    remove_by_hand(tmp_path, links[1])
     with opened(tmp_path) as found:
         assert not found.is_complete
         await found.repair()
         assert found.is_complete
         assert found.totals()[0] == 3
+
+
+async def test_another_database_of_small_skyfiles_is_compared(tmp_path: Path) -> None:
+    """B2: as after an older backup of it was put back."""
+    with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
+        link = client.upload_file("a", b"x")
+    await listed(tmp_path)  # until it is complete
+    older = (tmp_path / "v1/small.sqlite3").read_bytes()
+    with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
+        client.upload_file("b", b"y")
+    with opened(tmp_path) as found:
+        assert found.is_complete
+        assert found.totals()[0] == 2
+    (tmp_path / "v1/small.sqlite3").write_bytes(older)
+    assert [name for name, _, _ in await listed(tmp_path)] == [link]
 
 
 async def test_after_a_kill_everything_is_compared(tmp_path: Path) -> None:
@@ -306,3 +333,28 @@ def test_the_former_list_is_removed(tmp_path: Path, links: list[str]) -> None:
     (tmp_path / "v1" / "list.sqlite3").write_bytes(b"old")
     with opened(tmp_path):
         assert not (tmp_path / "v1" / "list.sqlite3").exists()
+
+
+def test_uploads_during_the_check_are_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B2: here one comes before each statement of the check."""
+    connections = list[sqlite3.Connection]()
+    connect = sqlite.connect
+
+    def recorded(*args: Any, **options: Any) -> sqlite3.Connection:
+        connections.append(connect(*args, **options))
+        return connections[-1]
+
+    monkeypatch.setattr(sqlite, "connect", recorded)
+    numbers = count()
+
+    def upload(_: str) -> None:
+        skylink = Skylink.v1(b"%32d" % next(numbers), 100)
+        row = CatalogueRow(skylink, "a", 1, 1, 0, is_encrypted=False, stored=1.0)
+        database.put([Recorded(row, [])])
+
+    with closing(CatalogueDatabase.open(tmp_path / CATALOGUE_FILE)) as database:
+        connections[-2].set_trace_callback(upload)  # of the one that searches and checks
+        assert database.problem() == ""
+        assert database.totals[0] > 3

@@ -17,7 +17,7 @@ from skymount.server.storage.skykey_store import SkykeyStore
 from skymount.server.storage.stored_range import fetch_range, read_range
 from skymount.wire import merkle
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
-from tests.server.storage.stored import METADATA, put
+from tests.server.storage.stored import METADATA, damage, put, remove_by_hand
 
 ABSENT = Skylink.v1(b"\7" * 32, 4096)
 
@@ -41,13 +41,8 @@ def index(tmp_path: Path, store: SkyfileStore, catalogue: LocalCatalogue) -> Sky
     return SkyfileIndex(store, catalogue, SkykeyStore.open(tmp_path), header_limit=len(METADATA))
 
 
-def base_of(data: Path, link: Skylink) -> Path:
-    """Return the file of a base sector."""
-    return data / "v1" / "skyfiles" / f"{link.root[0]:02x}" / str(link) / "base"
-
-
 async def test_skyfile(store: SkyfileStore, index: SkyfileIndex) -> None:
-    """It comes with its metadata, which is kept: the file is read once."""
+    """It comes with its metadata, which is kept: it is read once."""
     link = put(store, b"hi")
     found = await index.load(link)
     assert (found.raw, found.header) == (METADATA, METADATA)
@@ -64,10 +59,30 @@ async def test_small_skyfiles_are_kept_in_memory(
     assert (await index.find(small)).payload.is_in_memory
     assert not (await index.find(large)).payload.is_in_memory
     for link in (small, large):
-        base_of(tmp_path, link).unlink()
+        remove_by_hand(tmp_path, link)
     assert await fetch_range((await index.find(small)).payload) == b"hi"
     with pytest.raises(HttpError, match="root not found"):
         await index.find(large)
+
+
+async def test_what_others_may_remove_is_in_memory_for_a_time(
+    tmp_path: Path,
+    store: SkyfileStore,
+    catalogue: LocalCatalogue,
+    index: SkyfileIndex,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RT7: where several processes share a store."""
+    monkeypatch.setattr(store, "memory_time", 0.05)
+    shared = SkyfileIndex(store, catalogue, SkykeyStore.open(tmp_path), 1000)
+    link = put(store, b"hi")
+    for each in (index, shared):
+        assert (await each.load(link)).raw == METADATA
+    store.remove(link)
+    await trio.sleep(0.1)
+    assert (await index.load(link)).raw == METADATA, "on one disk, the portal itself removes"
+    with pytest.raises(HttpError, match="root not found"):
+        await shared.load(link)
 
 
 async def test_metadata_that_is_too_long_for_a_header(
@@ -77,6 +92,26 @@ async def test_metadata_that_is_too_long_for_a_header(
     longer = METADATA.replace(b'"a"', b'"ab"')
     found = await index.load(put(store, b"hi", longer))
     assert (found.raw, found.header) == (longer, None)
+
+
+async def test_what_was_replaced_is_read_again(
+    tmp_path: Path, store: SkyfileStore, index: SkyfileIndex
+) -> None:
+    """Also if it was being read meanwhile."""
+    link = put(store, b"hi")
+    damage(tmp_path, link, lambda base: base[:-1] + b"o")
+    assert await fetch_range((await index.load(link)).stored.payload) == b"ho"
+    damage(tmp_path, link, lambda base: base[:-1] + b"i")
+    index.forget(link)
+    assert await fetch_range((await index.load(link)).stored.payload) == b"hi"
+    index.forget(link)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(index.load, link)
+        await trio.testing.wait_all_tasks_blocked()
+        index.forget(link)
+    remove_by_hand(tmp_path, link)
+    with pytest.raises(HttpError):
+        await index.load(link)
 
 
 async def test_what_is_not_there(index: SkyfileIndex, catalogue: LocalCatalogue) -> None:
@@ -141,7 +176,7 @@ async def test_damaged_skyfile(
 ) -> None:
     """It is found damaged, with a word in the log; the others are found."""
     bad, good = put(store, b"bad"), put(store, b"good")
-    base_of(tmp_path, bad).write_bytes(b"\x09" * 200)
+    damage(tmp_path, bad, lambda _: b"\x09" * 200)
     await catalogue.repair()
     assert merkle.sector_root(read_range(await index.sector(good.root))) == good.root
     assert f"skyfile {bad} is damaged" in caplog.text

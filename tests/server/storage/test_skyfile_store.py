@@ -11,7 +11,14 @@ from skymount.server.storage.stored_range import read_range
 from skymount.server.storage.stored_skyfile import list_sectors
 from skymount.wire import merkle
 from skymount.wire.skylink import SECTOR_SIZE
-from tests.server.storage.stored import METADATA, put, skylinks_of
+from tests.server.storage.stored import (
+    IN_FILES,
+    METADATA,
+    damage,
+    directory_of,
+    put,
+    skylinks_of,
+)
 
 
 def test_what_was_committed_is_found_after_reopening(tmp_path: Path) -> None:
@@ -57,7 +64,7 @@ def test_a_crash_before_the_rename_leaves_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", crash)
         with pytest.raises(StorageError, match="cannot store an upload: crash"):
-            put(store, b"hi")
+            put(store, bytes(IN_FILES))
     assert list(skylinks_of(store)) == []
     store.begin().put_sector(0, bytes(32), b"half of an upload")
     assert list((tmp_path / "v1" / "incoming").iterdir())
@@ -73,7 +80,9 @@ def test_files_and_directories_are_synced_before_and_after_the_rename(
 ) -> None:
     """File, its directory, rename, the directory that holds the name."""
     store = SkyfileStore.open(tmp_path)
-    put(store, b"first")  # the shard of the next one may be new; its sync is not at stake here
+    put(
+        store, b"f" * IN_FILES
+    )  # the shard of the next one may be new; its sync is not at stake here
     events: list[str] = []
     fsync, rename = os.fsync, os.rename
 
@@ -87,7 +96,7 @@ def test_files_and_directories_are_synced_before_and_after_the_rename(
 
     monkeypatch.setattr(os, "fsync", traced_fsync)
     monkeypatch.setattr(os, "rename", traced_rename)
-    link = put(store, b"second")
+    link = put(store, b"s" * IN_FILES)
     at = events.index("rename")
     assert events[0] == "base"
     assert len(events[1]) == 32  # the directory of the upload
@@ -95,11 +104,33 @@ def test_files_and_directories_are_synced_before_and_after_the_rename(
     store.close()
 
 
-def test_the_same_skyfile_twice_is_kept_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [2, IN_FILES])
+def test_the_same_skyfile_twice_is_kept_once(tmp_path: Path, size: int) -> None:
     """The second upload is dropped."""
     store = SkyfileStore.open(tmp_path)
-    assert put(store, b"hi") == put(store, b"hi")
+    assert put(store, bytes(size)) == put(store, bytes(size))
     assert len(list(skylinks_of(store))) == 1
+    assert not list((tmp_path / "v1" / "incoming").iterdir())
+    store.close()
+
+
+def test_what_is_damaged_is_replaced_by_the_next_upload(tmp_path: Path) -> None:
+    """Each part: changed, cut off, or lost."""
+    store = SkyfileStore.open(tmp_path)
+    metadata = b'{"filename":"' + b"m" * SECTOR_SIZE + b'"}'
+    content = b"p" * (SECTOR_SIZE + 1)
+    link = put(store, content, metadata)
+    directory = tmp_path / "v1" / "skyfiles" / f"{link.root[0]:02x}" / str(link)
+    whole = {path.name: path.read_bytes() for path in directory.iterdir()}
+    assert set(whole) == {"base", "payload", "extension"}
+    for name, data in whole.items():
+        for damaged in (b"\x07" + data[1:], data[:-1], b"", None):
+            if damaged is None:
+                (directory / name).unlink()
+            else:
+                (directory / name).write_bytes(damaged)
+            assert put(store, content, metadata) == link
+            assert {path.name: path.read_bytes() for path in directory.iterdir()} == whole
     assert not list((tmp_path / "v1" / "incoming").iterdir())
     store.close()
 
@@ -113,21 +144,19 @@ def test_a_directory_has_one_portal(tmp_path: Path) -> None:
     SkyfileStore.open(tmp_path).close()
 
 
-def test_damage_is_an_error_and_not_absence(tmp_path: Path) -> None:
-    """A truncated file is found out; foreign files are passed over."""
+@pytest.mark.parametrize("size", [2, IN_FILES])
+def test_damage_is_an_error_and_not_absence(tmp_path: Path, size: int) -> None:
+    """A truncated base sector is found out; foreign files are passed over."""
     store = SkyfileStore.open(tmp_path)
-    link = put(store, b"hi")
-    shard = tmp_path / "v1" / "skyfiles" / f"{link.root[0]:02x}"
-    (shard / "lost+found").mkdir()
+    link = put(store, bytes(size))
+    (directory_of(tmp_path, link).parent / "lost+found").mkdir()
     assert list(skylinks_of(store)) == [link]
-    base = shard / str(link) / "base"
-    data = base.read_bytes()
-    base.write_bytes(data[:-1])
+    damage(tmp_path, link, lambda base: base[:-1])
     found = store.find(link)
     assert found is not None
     with pytest.raises(StorageError, match="damaged"):
         read_range(found.payload)
-    base.write_bytes(b"\x07" + data[1:])
+    damage(tmp_path, link, lambda base: b"\x07" + base[1:])
     with pytest.raises(StorageError, match="unsupported skyfile version 7"):
         store.find(link)
     store.close()
@@ -139,6 +168,8 @@ def test_the_directory_is_private(tmp_path: Path) -> None:
     try:
         store = SkyfileStore.open(tmp_path / "new" / "data")
         put(store, b"content")
+        put(store, bytes(IN_FILES))
+        assert (tmp_path / "new/data/v1/small.sqlite3-wal").stat().st_mode & 0o077 == 0
         store.close()
     finally:
         os.umask(before)

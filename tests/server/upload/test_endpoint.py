@@ -94,6 +94,21 @@ def test_a_refused_upload_leaves_nothing(client: Client, portal: PortalProcess) 
     assert not incoming_uploads(portal.data)
 
 
+def test_damage_is_mended_by_the_next_upload(client: Client, portal: PortalProcess) -> None:
+    """Also where what is damaged was read before, and is in memory."""
+    for name, content in (("whole", bytes(100_000)), ("large", bytes(5 << 20))):
+        link = client.upload_file(name, content)
+        paths = list(portal.data.glob(f"v1/skyfiles/*/{link}/*"))
+        assert paths
+        for path in paths:
+            whole = path.read_bytes()
+            path.write_bytes(whole[:-1] + b"X")
+            client.get(f"/{link}")
+            assert client.upload_file(name, content) == link
+            assert path.read_bytes() == whole
+            assert client.get(f"/{link}").content == content
+
+
 def test_the_size_of_an_upload_is_limited(tmp_path: Path) -> None:
     """413, whether the length is announced or not, and the answer reaches the client."""
     with (

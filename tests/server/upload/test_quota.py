@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from skymount.wire.http.multipart import PartHeader
 from tests.portal_process import portal_process
 from tests.server.http_client import Client, message_of
 from tests.server.raw_connection import connect
@@ -80,3 +81,15 @@ def test_encrypted_content_counts_with_its_whole_sectors(client: Client) -> None
         headers={"Content-Type": "text/plain"},
     )
     assert answer.status_code == 507
+
+
+def test_padding_counts_before_it_is_written(client: Client, data: Path) -> None:
+    """RT3: metadata that do not fit the base sector take whole sectors, here two of them."""
+    files = {"x" * 200 + str(n): b"1" for n in range(11_000)}
+    first = client.upload_file("first", bytes(4 << 20))
+    parts = [(PartHeader("files[]", name), content) for name, content in files.items()]
+    answer = client.post_form(parts, {"filename": "many"})
+    assert answer.status_code == 507
+    assert not _incoming(data)
+    assert client.get(f"/{first}").content == bytes(4 << 20)
+    assert client.get("/svc/stats").json()["numfiles"] == 1

@@ -1,5 +1,6 @@
 """An upload as it is cut into sectors: the skylink is that of the network, in whatever pieces."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -72,6 +73,24 @@ async def test_content_is_stored(store: SkyfileStore, size: int, piece: int) -> 
     assert found is not None
     assert read_range(found.payload) == content
     assert read_range(found.metadata) == METADATA
+
+
+async def test_only_what_is_short_is_hashed_on_the_loop(
+    store: SkyfileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Metadata counts: a directory of many empty files has nothing else."""
+    threads = list[int]()
+    sector_root = merkle.sector_root
+
+    def recorded(data: bytes) -> bytes:
+        threads.append(threading.get_ident())
+        return sector_root(data)
+
+    monkeypatch.setattr(merkle, "sector_root", recorded)
+    for metadata in (METADATA, b'{"filename":"%s"}' % (b"f" * 70_000)):
+        async with open_sector_writer(store, UploadLimits(), keep=False) as writer:
+            await writer.build(metadata)
+    assert [one == threading.get_ident() for one in threads] == [True, False]
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -1,9 +1,7 @@
 """Which portals depend on one, by the header of their requests."""
 
-import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from skymount.server.http_error import HttpError
 from skymount.server.upstream.loops import HEADER, LoopMiddleware, Loops
 
 
@@ -13,27 +11,31 @@ def test_those_downstream_are_told_to_upstream() -> None:
     second.note(first.header)
     assert told == [first.header, told[1], second.header]
     assert first.header in second.header.split(",")
-    with pytest.raises(HttpError) as caught:
-        first.note(second.header)
-    assert caught.value.status == 508
+    assert first.note(second.header)
 
 
-async def test_the_refusal_is_not_kept_by_caches() -> None:
-    loops, sent = Loops(lambda header: None), list[Message]()
+async def test_own_requests_are_answered_without_upstream() -> None:
+    told, asked = list[str](), list[str]()
+    loops, other = Loops(told.append), Loops(told.append)
 
-    async def unused(scope: Scope, receive: Receive, send: Send) -> None:
-        raise AssertionError
+    async def full(scope: Scope, receive: Receive, send: Send) -> None:
+        asked.append("full")
+
+    async def stored(scope: Scope, receive: Receive, send: Send) -> None:
+        asked.append("stored")
 
     async def receive() -> Message:
         raise AssertionError
 
     async def send(message: Message) -> None:
-        sent.append(message)
+        raise AssertionError
 
-    own = (HEADER.lower().encode(), loops.header.encode())
-    await LoopMiddleware(unused, loops)({"type": "http", "headers": [own]}, receive, send)
-    assert sent[0]["status"] == 508
-    assert (b"cache-control", b"no-store") in sent[0]["headers"]
+    app = LoopMiddleware(full, stored, loops)
+    name = HEADER.lower().encode()
+    for texts in ([], [other.header], [f"{other.header},{loops.header}"], ["x", loops.header]):
+        headers = [(name, text.encode()) for text in texts]
+        await app({"type": "http", "headers": headers}, receive, send)
+    assert asked == ["full", "full", "stored", "stored"]
 
 
 def test_many_or_strange_portals_downstream_are_bounded() -> None:

@@ -234,21 +234,137 @@ def test_what_is_kept_is_bounded(at_origin: Client, origin: PortalProcess, tmp_p
     assert 8 * MIB < sum(kept) <= 33 * MIB
 
 
-def test_a_portal_upstream_of_itself_says_so(proxy: RecordingProxy, tmp_path: Path) -> None:
-    """U6: at once, also where another portal is between."""
-    with mirror_of(tmp_path / "first", proxy.url) as first:
-        proxy.target = str(first.base_url).rstrip("/")
-        assert_loop(first, ABSENT)
-        with mirror_of(tmp_path / "second", proxy.target) as second:
-            proxy.target = str(second.base_url).rstrip("/")
-            assert_loop(first, ABSENT)
-            assert_loop(second, ABSENT)
+def test_a_portal_upstream_of_itself_asks_nobody_else(
+    proxy: RecordingProxy, tmp_path: Path
+) -> None:
+    """U6: at once."""
+    with mirror_of(tmp_path / "own", proxy.url) as own:
+        proxy.target = str(own.base_url).rstrip("/")
+        assert own.get(f"/{ABSENT}").status_code == 404
+        assert 0 < len(proxy.requests) < 10
 
 
-def assert_loop(client: Client, link: str) -> None:
-    answer = client.get(f"/{link}")
-    assert answer.status_code == 502
-    assert "upstream of itself" in message_of(answer)
+def test_portals_upstream_of_each_other_have_all_that_one_has(
+    proxy: RecordingProxy, tmp_path: Path
+) -> None:
+    """U6: content and entries, whichever is asked first, and how often."""
+    with (
+        mirror_of(tmp_path / "first", proxy.url) as first,
+        mirror_of(tmp_path / "second", str(first.base_url).rstrip("/")) as second,
+    ):
+        proxy.target = str(second.base_url).rstrip("/")
+        both = (first, second)
+        for turn in range(2):
+            for number, portal in enumerate(both):
+                other = both[1 - number]
+                content = f"{turn} {number}".encode()
+                small = portal.upload_file("small.txt", content)
+                large = portal.upload_file("large.bin", content + LARGE)
+                assert other.get(f"/{small}").content == content
+                assert other.get(f"/{large}").content == content + LARGE
+                assert other.get(f"/{ABSENT}").status_code == 404
+                put(portal, signed(f"of {number}", content, turn))
+                assert get(other, f"of {number}") == signed(f"of {number}", content, turn)
+                assert other.get("/svc/registry", params=question("nowhere")).status_code == 404
+
+
+def test_mirrors_of_each_other_and_of_a_portal_outside(
+    large: str, proxy: RecordingProxy, tmp_path: Path
+) -> None:
+    """U6: what both read at once, and what only one has, is read, and not fetched over and over."""
+    outside = proxy.url
+    with (
+        recording_proxy(outside) as between,
+        mirror_of(tmp_path / "first", between.url, outside) as first,
+        mirror_of(tmp_path / "second", str(first.base_url).rstrip("/"), outside) as second,
+    ):
+        between.target = str(second.base_url).rstrip("/")
+
+        def read(client: Client) -> bytes:
+            return client.get(f"/{large}/large.bin").content
+
+        with ThreadPoolExecutor(2) as readers:
+            assert list(readers.map(read, (first, second))) == [LARGE, LARGE]
+        assert proxy.sent < 5 * len(LARGE)
+        for mirror in (first, second):
+            assert mirror.get(f"/{ABSENT}").status_code == 404
+        proxy.is_gone = True
+        for mirror in (first, second):
+            assert read(mirror) == LARGE
+            assert mirror.get(f"/{ABSENT}").status_code == 502
+
+
+def test_what_was_read_and_then_uploaded_is_stored_here(
+    at_origin: Client, proxy: RecordingProxy, tmp_path: Path
+) -> None:
+    """Upstream is not asked for it any more."""
+    files = {"small": b"uploaded later", "large": LARGE[5:], "middle": bytes(100_000)}
+    links = {name: at_origin.upload_file(name, content) for name, content in files.items()}
+    with mirror_of(tmp_path / "mirror", proxy.url, size="32 MiB") as mirror:
+        for name, content in files.items():
+            assert mirror.get(f"/{links[name]}").content == content
+            assert mirror.upload_file(name, content) == links[name]
+        proxy.requests.clear()
+        for name, content in files.items():
+            assert mirror.get(f"/{links[name]}").content == content
+            assert mirror.get(f"/svc/metadata/{links[name]}").status_code == 200
+        assert not proxy.requests
+
+
+def test_a_pin_brings_content_here(
+    large: str, at_origin: Client, proxy: RecordingProxy, tmp_path: Path
+) -> None:
+    """U8: small, large, encrypted and extended content, as an upload stores it."""
+    key = at_origin.post("/svc/createskykey", data={"name": "pinned", "type": "public-id"})
+    locked = at_origin.upload_file("locked.bin", LARGE[:5_000_000], skykeyname="pinned")
+    extended = at_origin.upload({"x" * 200 + str(n): b"1" for n in range(13_000)})
+    small = at_origin.upload_file("pinned.txt", b"pinned")
+    put(at_origin, signed("to be pinned", small.encode(), 1))
+    data = tmp_path / "mirror"
+    with mirror_of(data, proxy.url) as mirror:
+        assert mirror.post(f"/svc/pin/{locked}").status_code == 500
+        mirror.post("/svc/addskykey", data={"skykey": key.json()["skykey"]})
+        for link in (large, locked, extended, link_of("to be pinned")):
+            for _ in range(2):
+                assert mirror.post(f"/svc/pin/{link}").status_code == 204
+        assert mirror.post(f"/svc/pin/{ABSENT}").status_code == 404
+        assert mirror.get("/svc/stats").json()["numfiles"] == 4
+        proxy.is_gone = True
+        assert mirror.get(f"/{large}/large.bin").content == LARGE
+        assert mirror.get(f"/{locked}").content == LARGE[:5_000_000]
+        metadata = at_origin.get(f"/svc/metadata/{extended}").content
+        assert mirror.get(f"/svc/metadata/{extended}").content == metadata
+        assert mirror.get(f"/{small}").content == b"pinned"
+    done = subprocess.run(
+        portal_command("verify", "--data", str(data)),
+        capture_output=True,
+        text=True,
+        env=portal_environment(),
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_pin_of_a_lie_leaves_nothing(large: str, proxy: RecordingProxy, tmp_path: Path) -> None:
+    """U8: nor does one that finds no room."""
+
+    def flip_payload(target: str, body: bytes) -> bytes:
+        is_end = "/svc/" not in target and len(body) % MIB
+        return body[:-1] + bytes([body[-1] ^ 1]) if is_end else body
+
+    with (
+        portal_process(tmp_path / "small", "--upstream", proxy.url, "--max-storage", "8M") as tight,
+        Client(base_url=tight.url, timeout=60) as client,
+    ):
+        assert client.post(f"/svc/pin/{large}").status_code == 507
+    with mirror_of(tmp_path / "mirror", proxy.url) as mirror:
+        proxy.change = flip_payload
+        assert mirror.post(f"/svc/pin/{large}").status_code == 502
+        assert mirror.get("/svc/stats").json()["numfiles"] == 0
+        assert not [*(tmp_path / "mirror/v1/incoming").iterdir()]
+        proxy.change = lambda target, body: body
+        assert mirror.post(f"/svc/pin/{large}").status_code == 204
 
 
 def test_what_no_upstream_has_is_absent(

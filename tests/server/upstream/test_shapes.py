@@ -88,6 +88,24 @@ def test_shapes(skyfile: FakeSkyfile, upstream: FakePortal, mirror: Client) -> N
         assert found.content == sector
 
 
+@pytest.mark.parametrize(
+    ("skyfile", "reason"),
+    [
+        (of_files({"wide, too": noise(9 * MIB, 9)}, pieces=2), "another layout"),
+        (in_packed_sector(), "packed sector"),
+    ],
+    ids=["two pieces", "packed"],
+)
+def test_pins_of_what_cannot_be_stored(
+    skyfile: FakeSkyfile, reason: str, upstream: FakePortal, mirror: Client
+) -> None:
+    """U8: it is refused with the reason, and still served."""
+    upstream.add(skyfile)
+    answer = mirror.post(f"/svc/pin/{skyfile.name}")
+    assert (answer.status_code, reason in message_of(answer)) == (400, True)
+    assert mirror.get(f"/{skyfile.name}?format=concat").content == skyfile.payload
+
+
 def test_encrypted_sectors(upstream: FakePortal, mirror: Client) -> None:
     skyfile = sealed({"secret": b"of somebody"})
     upstream.add(skyfile)

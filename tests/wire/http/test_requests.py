@@ -68,6 +68,7 @@ of_content = partial(Request, may_tell_metadata=True)
             requests.create_skykey(SVC),
             Request("POST", "/svc/createskykey", FORM_HEADERS, is_answered=True),
         ),
+        (requests.pin(SKYNET, ENTRY), Request("POST", f"/skynet/pin/{ENTRY}")),
         (requests.add_skykey(SKYNET), Request("POST", "/skynet/addskykey", FORM_HEADERS)),
         (requests.delete_skykey(SVC), Request("POST", "/svc/deleteskykey", FORM_HEADERS)),
         (

@@ -1,19 +1,18 @@
 """``skymount portal``: run the embedded portal."""
 
 import os
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from skymount.cli.commands.portal_data import backup, storage
+from skymount.cli.commands.portal_data.storage_options import parse_storage, storage_options
 from skymount.cli.commands.portal_hns import hns
-from skymount.cli.options import data_option, load_settings
+from skymount.cli.options import load_settings
 from skymount.errors import SkymountError
-
-if TYPE_CHECKING:
-    from skymount.server.config import ClusterSettings
 
 
 class _Address(click.ParamType[tuple[str, int]]):
@@ -70,19 +69,6 @@ portal.add_command(backup.export)
 portal.add_command(backup.import_)
 
 
-def _cluster(
-    store: str, endpoint: str, database: str, key_file: Path | None
-) -> "ClusterSettings | None":
-    """Parse what portals share; None if nothing is shared. ConfigError."""
-    from skymount.server.storage.cluster.settings import parse_settings
-
-    if not store:
-        if endpoint or database or key_file:
-            raise click.UsageError("--s3-endpoint, --database and --key-file need --store")
-        return None
-    return parse_settings(store, endpoint, database, key_file, os.environ)
-
-
 @portal.command()
 @click.option(
     "--listen",
@@ -91,7 +77,7 @@ def _cluster(
     show_default=True,
     help="Address to listen on; port 0 picks a free one.",
 )
-@data_option
+@storage_options
 @click.option(
     "--header-limit",
     type=click.IntRange(min=0),
@@ -158,33 +144,6 @@ def _cluster(
     help="Give content hosts of its own below this name in browsers, by a wildcard record of DNS.",
 )
 @click.option(
-    "--store",
-    default="",
-    metavar="URL",
-    help="Keep content in this object store, s3://BUCKET/PREFIX, which other portals may share; "
-    "--data is not used then.",
-)
-@click.option(
-    "--s3-endpoint",
-    default="",
-    metavar="URL",
-    help="Where the object store is, http(s)://HOST[:PORT], unless it is that of AWS.",
-)
-@click.option(
-    "--database",
-    default="",
-    metavar="URL",
-    help="Keep all else in this database, postgresql://USER@HOST/NAME, without a password; or name "
-    "it in SKYMOUNT_PORTAL_DATABASE.",
-)
-@click.option(
-    "--key-file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Encrypt skykeys in the database with the key in this file: 64 hex digits, the same for "
-    "all portals.",
-)
-@click.option(
     "--workers",
     type=click.IntRange(1, 64),
     default=1,
@@ -231,7 +190,6 @@ def serve(
     from skymount import systemd
     from skymount.default_portal import write_address
     from skymount.fs.mountpoint import mounts_of
-    from skymount.server.config import PortalConfig
     from skymount.server.http.basic_auth import read_password
     from skymount.server.main import run, run_workers
 
@@ -250,17 +208,14 @@ def serve(
         if listener is not None:
             host, port = listener.getsockname()[:2]
         password = read_password(password_file, environment)
-        settings["cluster"] = _cluster(
-            *(settings.pop(name) for name in ("store", "s3_endpoint", "database", "key_file"))
-        )
-        if workers > 1 and settings["cluster"] is None:
+        names = ("data", "store", "s3_endpoint", "database", "key_file")
+        stored = parse_storage(*(settings.pop(name) for name in names))
+        if workers > 1 and stored.cluster is None:
             raise click.UsageError("--workers needs --store: processes cannot share --data")
-        on_disk = upstream or settings["keep"] or settings["max_storage"]
-        if on_disk and settings["cluster"] is not None:
-            raise click.UsageError(
-                "--upstream, --keep and --max-storage are about --data: not with --store"
-            )
-        config = PortalConfig(
+        if upstream and stored.cluster is not None:
+            raise click.UsageError("--upstream keeps what it fetches in --data: not with --store")
+        config = replace(
+            stored,
             host=host,
             port=port,
             password=password,

@@ -5,7 +5,8 @@ it (`spool`); sending is left to the replicator.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from http import HTTPStatus
 from pathlib import Path
 
 from skymount.content.cache.memory_cache import MemoryCache
@@ -15,15 +16,22 @@ from skymount.content.model.skyfile import LoadedSkyfile, Skyfile, Verified, Ver
 from skymount.content.replication.replicator import Progress, Replicator
 from skymount.content.replication.spool import discard, open_spool
 from skymount.errors import (
+    AccessDeniedError,
     BadContentError,
     CacheError,
+    DisprovedError,
     NotFoundError,
+    PortalError,
     SkymountError,
     UnreplicableError,
 )
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover.portals import Portals
+from skymount.wire.http import requests
+from skymount.wire.http.responses import RESPONSE_LIMIT
 from skymount.wire.skylink import Skylink
+
+_PIN_TIMEOUT = 600.0  # seconds: a portal may have to fetch it from upstream
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,8 @@ class Pinned:
     size: int
     was_there: bool
     """Whether the target had it before, so that nothing was sent."""
+    is_pinned: bool = False
+    """Whether the target says that it stays."""
 
 
 class Pinner:
@@ -64,13 +74,38 @@ class Pinner:
         """The target."""
         return self._target.clients[0]
 
-    async def pin(self, skylink: Skylink, progress: Progress | None = None) -> Pinned:
-        """Bring the content of a v1 skylink to the target, unless it has it already.
+    async def pin(
+        self, skylink: Skylink, progress: Progress | None = None, *, again: bool = False
+    ) -> Pinned:
+        """Bring content as `bring`, and let the target pin it."""
+        brought = await self.bring(skylink, progress, again=again)
+        call = self.portal.options.overridden(timeout=_PIN_TIMEOUT)
+        request = requests.pin(call.dialect, skylink)
+        try:
+            await self.portal.http.fetch(request, RESPONSE_LIMIT, call)
+        except (NotFoundError, AccessDeniedError):
+            return brought
+        except PortalError as error:
+            if error.status != HTTPStatus.METHOD_NOT_ALLOWED:
+                self._warn(f"{skylink}: it is not pinned there: {error}")
+            return brought
+        return replace(brought, is_pinned=True)
+
+    async def bring(
+        self, skylink: Skylink, progress: Progress | None = None, *, again: bool = False
+    ) -> Pinned:
+        """Bring the content of a v1 skylink to the target, unless it has it already; with `again`
+        also then, or if the target has something else in its place.
 
         UnreplicableError if it cannot be read, or cannot keep its skylink; PortalError if the
         source does not have it, or the target fails.
         """
-        present = await self._present(skylink)
+        present: LoadedSkyfile | None = None
+        if not again:
+            try:
+                present = await self._present(skylink)
+            except DisprovedError:
+                again = True
         if present is not None and _is_proven(present):
             return await self._was_there(skylink, present.skyfile.size)
         skyfile = await self._reader.load(skylink)
@@ -87,6 +122,8 @@ class Pinner:
             await self._replicator.send(skyfile, self.portal, self._reader, progress)
         else:
             await self._send_large(skyfile, progress)
+        if again:
+            await self._present(skylink)  # it may be no better now
         return Pinned(skylink, skyfile.size, was_there=False)
 
     async def _was_there(self, skylink: Skylink, size: int) -> Pinned:
@@ -96,7 +133,7 @@ class Pinner:
 
     async def _present(self, skylink: Skylink) -> LoadedSkyfile | None:
         """Return how the target describes the content, with a proof if it has one; None if it does
-        not have it.
+        not have it. DisprovedError if it has something else in its place.
         """
         try:
             return await self._at_target.load(skylink)

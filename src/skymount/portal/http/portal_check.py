@@ -29,8 +29,6 @@ NO_PORTAL = "is this the address of a portal?"
 _ADVICE = (
     ("certificate has expired", "its operator must renew it; is the clock of this machine right?"),
     ("certificate is not yet valid", "is the clock of this machine right?"),
-    ("self-signed certificate", "name the authority's certificates as ca_file"),
-    ("unable to get local issuer", "name the authority's certificates as ca_file"),
     ("Hostname mismatch", "use the name that the certificate is for"),
     ("IP address mismatch", "use the name that the certificate is for"),
     ("WRONG_VERSION_NUMBER", "nobody speaks TLS there: write http:// in place of https://"),

@@ -1,35 +1,28 @@
 """Writes all that a portal keeps into a tar archive, beside a portal that may run. Blocks."""
 
 import io
-import os
 import tarfile
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import msgspec
 
 from skymount.errors import StorageError
 from skymount.server.backup import archive_format
-from skymount.server.storage.disk_errors import disk_errors
-from skymount.server.storage.entry_store import peek_entries
-from skymount.server.storage.retention.pin_store import peek_all
-from skymount.server.storage.skyfile_store import (
-    BASE,
-    EXTENSION,
-    PAYLOAD,
-    ROOTS,
-    SHARDS,
-    SkyfileStore,
-)
-from skymount.server.storage.skykey_store import SkykeyStore
-from skymount.server.storage.zone_file import ZONE_FILE
-from skymount.wire.skylink import Skylink
+from skymount.server.storage.disk_errors import StorageUnavailableError, disk_errors
+from skymount.server.storage.local.skyfile_files import BASE, EXTENSION, PAYLOAD, ROOTS
+from skymount.server.storage.reading.storage_reader import StorageReader
+from skymount.server.storage.stored_range import Announced, InMemory, OpenBytes, StoredRange
+from skymount.server.storage.stored_skyfile import StoredSkyfile
+from skymount.wire.base_sector import spill_sizes
+from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE, Skylink
 
 _LINES = 1000  # in one member, which is read whole
+_READ_SIZE = 1 << 20  # bytes that are read at once
+_PROBLEMS = 1000  # of which are told
 
 
 @dataclass(slots=True)
@@ -41,36 +34,39 @@ class Exported:
     entries: int = 0
     pins: int = 0
     skykeys: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def add_problem(self, problem: str) -> None:
+        if len(self.problems) < _PROBLEMS:
+            self.problems.append(problem)
 
 
 def export(
-    data: Path, file: IO[bytes], *, with_skykeys: bool, progress: Callable[[int], None]
+    reader: StorageReader, file: IO[bytes], *, with_skykeys: bool, progress: Callable[[int], None]
 ) -> Exported:
-    """Write an archive of a data directory; StorageError."""
+    """Write an archive; StorageError."""
     done = Exported()
-    store = SkyfileStore.beside(data)
     with (
         disk_errors("write the archive"),
         tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT) as tar,
     ):
         head = archive_format.Head(archive_format.VERSION)
         _add(tar, archive_format.HEAD, msgspec.json.encode(head))
-        entries = map(archive_format.EntryLine.of, peek_entries(data))
+        entries = map(archive_format.EntryLine.of, reader.entries())
         done.entries = _add_lines(tar, archive_format.ENTRIES, entries)
-        with suppress(FileNotFoundError):
-            _add(tar, archive_format.ZONE, (data / ZONE_FILE).read_bytes())
+        if names := reader.names():
+            _add(tar, archive_format.ZONE, names)
         if with_skykeys:
-            keys = [key.text for key in SkykeyStore.open(data).current]
+            keys = [key.text for key in reader.skykeys()]
             listed = archive_format.SkykeyList(keys)
             _add(tar, archive_format.SKYKEYS, msgspec.json.encode(listed))
             done.skykeys = len(keys)
-        for shard in SHARDS:
-            for skylink in store.skylinks(shard):
-                _add_skyfile(tar, store, skylink, done)
-                progress(done.bytes)
+        for skylink in reader.skylinks():
+            _add_skyfile(tar, reader, skylink, done)
+            progress(done.bytes)
         pins = (
             archive_format.PinLine(str(pin.skylink), pin.reason, pin.pinned)
-            for pin in peek_all(data)
+            for pin in reader.all_pins()
         )
         done.pins = _add_lines(tar, archive_format.PINS, pins)
         _add(tar, archive_format.END, b"{}")
@@ -93,27 +89,84 @@ def _add_lines(tar: tarfile.TarFile, folder: str, lines: Iterable[msgspec.Struct
 
 
 def _add_skyfile(
-    tar: tarfile.TarFile, store: SkyfileStore, skylink: Skylink, done: Exported
+    tar: tarfile.TarFile, reader: StorageReader, skylink: Skylink, done: Exported
 ) -> None:
-    """Add a skyfile whole, or not at all if it was removed meanwhile."""
+    """Add a skyfile, but not one that was removed meanwhile or is not understood."""
     with ExitStack() as opened:
-        files: list[tuple[str, IO[bytes]]] = []
-        for name in (BASE, EXTENSION, ROOTS, PAYLOAD):
-            try:
-                file = opened.enter_context(open(store.directory(skylink) / name, "rb"))
-            except FileNotFoundError:
-                if name == BASE:
-                    return
-                continue
-            files.append((name, file))
-        if store.find(skylink) is None:  # its other files may be gone
+        try:
+            skyfile = reader.find(skylink)
+            if skyfile is None:
+                return
+            parts = [
+                (name, _Part(opened.enter_context(closing(stored.source.open())), stored.length))
+                for name, stored in _parts(skyfile)
+            ]
+        except StorageUnavailableError:
+            raise
+        except (StorageError, FileNotFoundError) as error:
+            if reader.has(skylink):
+                done.add_problem(f"{skylink}: {error}")
             return
         done.skyfiles += 1
-        for name, part in files:
+        for name, part in parts:
             member = tarfile.TarInfo(f"{archive_format.SKYFILES}{skylink}/{name}")
-            member.size, member.mode = os.fstat(part.fileno()).st_size, 0o600
+            member.size, member.mode = part.size, 0o600
+            tar.addfile(member, cast(IO[bytes], io.BufferedReader(part, _READ_SIZE)))
+            done.bytes += part.size
+            if part.problem:
+                done.add_problem(f"{skylink}: {part.problem}")
+
+
+def _parts(skyfile: StoredSkyfile) -> Iterator[tuple[str, StoredRange]]:
+    """Yield the parts of a skyfile, in the order that an import needs."""
+    yield BASE, skyfile.base
+    parts, layout = skyfile.parts, skyfile.layout
+    if skyfile.is_encrypted:
+        if roots := parts.encrypted_roots():
+            yield ROOTS, StoredRange(InMemory(ROOTS, roots), 0, len(roots))
+            size = len(roots) // ROOT_SIZE * SECTOR_SIZE
+            yield PAYLOAD, StoredRange(parts.payload, 0, size)
+    elif not layout.is_inline:
+        if layout.is_extended:
+            spilled = spill_sizes(layout.body_size)[1:]
+            size = sum(-(-level // SECTOR_SIZE) for level in spilled) * SECTOR_SIZE
+            yield EXTENSION, StoredRange(parts.extension, 0, size)
+        yield PAYLOAD, StoredRange(parts.payload, 0, layout.filesize)
+
+
+class _Part(io.RawIOBase):
+    """A part as a file that is read once, from its start.
+
+    What cannot be read is zeros, from there to its end, so that the archive goes on behind it.
+    An import refuses the skyfile for that.
+    """
+
+    def __init__(self, part: OpenBytes, size: int) -> None:
+        self._part = part
+        self._offset = 0
+        self.size = size
+        self.problem = ""
+        if isinstance(part, Announced):
+            part.announce(0, size)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        wanted = min(len(buffer), self.size - self._offset)
+        data = self._read(wanted) if wanted else b""
+        buffer[: len(data)] = data
+        self._offset += len(data)
+        return len(data)
+
+    def _read(self, wanted: int) -> bytes:
+        if not self.problem:
             try:
-                tar.addfile(member, part)
-            except tarfile.ReadError as error:
-                raise StorageError(f"skyfile {skylink} was cut off: {error}") from None
-            done.bytes += member.size
+                if data := self._part.read(self._offset, wanted):
+                    return data
+                self.problem = f"cut off after {self._offset} of {self.size} bytes"
+            except StorageUnavailableError:
+                raise
+            except (StorageError, OSError) as error:
+                self.problem = str(error)
+        return bytes(wanted)

@@ -1,4 +1,4 @@
-"""Brings what is in an archive into a data directory that no portal uses.
+"""Brings what is in an archive into shared storage, or a data directory that no portal uses.
 
 The archive is not trusted: each skyfile is compared with its skylink, each entry with its signature
 and with the entry that is there. What is there already is passed over, so an import that was ended
@@ -7,23 +7,26 @@ is begun again.
 
 import re
 import tarfile
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import IO, cast
 
 import msgspec
 import trio
 
+from skymount.concurrency import run_all
 from skymount.errors import MalformedError, RevisionError, StorageError
 from skymount.server.backup import archive_format
+from skymount.server.config import PortalConfig
 from skymount.server.storage import zone_file
-from skymount.server.storage.local_catalogue import LocalCatalogue
-from skymount.server.storage.local_storage import open_local
+from skymount.server.storage.cluster.choice import open_storage
+from skymount.server.storage.disk_errors import StorageUnavailableError
+from skymount.server.storage.local.skyfile_files import BASE, EXTENSION, PAYLOAD, ROOTS
 from skymount.server.storage.portal_storage import PortalStorage
 from skymount.server.storage.retention.pin_store import check_reason
-from skymount.server.storage.skyfile_store import BASE, EXTENSION, PAYLOAD, ROOTS
 from skymount.server.storage.stored_range import InMemory, StoredBytes, StoredRange, read_range
 from skymount.server.storage.stored_skyfile import BuiltSkyfile, StoredSkyfile, list_sectors
 from skymount.wire import merkle
@@ -76,21 +79,21 @@ class _Parts:
 
 
 def import_archive(
-    data: Path, file: IO[bytes], *, with_skykeys: bool, progress: Callable[[int], None]
+    config: PortalConfig, file: IO[bytes], *, with_skykeys: bool, progress: Callable[[int], None]
 ) -> Imported:
     """Bring an archive; StorageError if the directory is in use, MalformedError if it is none."""
-    return trio.run(_import, data, file, with_skykeys, progress)
+    return trio.run(_import, config, file, with_skykeys, progress)
 
 
 async def _import(
-    data: Path, file: IO[bytes], with_skykeys: bool, progress: Callable[[int], None]
+    config: PortalConfig, file: IO[bytes], with_skykeys: bool, progress: Callable[[int], None]
 ) -> Imported:
     done = Imported()
     metered = _Metered(file)
-    async with open_local(data) as storage:
+    async with open_storage(config) as storage:
         try:
             with tarfile.open(fileobj=cast(IO[bytes], metered), mode="r|") as tar:
-                await _Import(data, storage, tar, metered, done, with_skykeys, progress).run()
+                await _Import(storage, tar, metered, done, with_skykeys, progress).run()
         except MalformedError:
             raise
         except (tarfile.TarError, ValueError, RecursionError) as error:  # of tarfile
@@ -122,7 +125,6 @@ class _Metered:
 class _Import:
     def __init__(
         self,
-        data: Path,
         storage: PortalStorage,
         tar: tarfile.TarFile,
         metered: _Metered,
@@ -130,7 +132,7 @@ class _Import:
         with_skykeys: bool,
         progress: Callable[[int], None],
     ) -> None:
-        self._data, self._storage, self._tar, self._done = data, storage, tar, done
+        self._storage, self._tar, self._done = storage, tar, done
         self._metered, self._with_skykeys, self._progress = metered, with_skykeys, progress
         self._skyfile: tuple[Skylink, dict[str, bytes]] | None = None
         self._read = 0
@@ -193,21 +195,25 @@ class _Import:
         return content
 
     async def _take_entries(self, lines: bytes) -> None:
-        for line in msgspec.json.Decoder(archive_format.EntryLine).decode_lines(lines):
-            try:
-                signed = line.parse()
-                await self._storage.entries.update(signed)
-                self._done.entries += 1
-            except RevisionError:
-                self._done.present += 1
-            except MalformedError as error:
-                self._done.refuse(f"an entry of {line.public_key[:32].hex()}: {error}")
+        """Take all of them at once: those that come together share a transaction."""
+        found = msgspec.json.Decoder(archive_format.EntryLine).decode_lines(lines)
+        await run_all(*(partial(self._take_entry, line) for line in found))
+
+    async def _take_entry(self, line: archive_format.EntryLine) -> None:
+        try:
+            await self._storage.entries.update(line.parse())
+            self._done.entries += 1
+        except RevisionError:
+            self._done.present += 1
+        except MalformedError as error:
+            self._done.refuse(f"an entry of {line.public_key[:32].hex()}: {error}")
 
     async def _take_pins(self, lines: bytes) -> None:
         for pin in msgspec.json.Decoder(archive_format.PinLine).decode_lines(lines):
             try:
                 skylink, reason = Skylink.parse(pin.skylink), check_reason(pin.reason)
-                if await self._storage.retention.pin(skylink, reason, pin.pinned):
+                pinned = min(max(pin.pinned, 0.0), time.time())
+                if await self._storage.retention.pin(skylink, reason, pinned):
                     self._done.pins += 1
             except MalformedError as error:
                 self._done.refuse(f"a pin: {error}")
@@ -220,7 +226,7 @@ class _Import:
                     self._done.names += 1
             return found
 
-        zone_file.change(self._data, edit)
+        self._storage.names.change(edit)
 
     async def _take_skykeys(self, content: bytes) -> None:
         listed = msgspec.json.decode(content, type=archive_format.SkykeyList)
@@ -253,13 +259,22 @@ class _Import:
             return
         (skylink, parts), self._skyfile = self._skyfile, None
         try:
-            if self._storage.content.find(skylink) is not None:
+            if self._is_here(skylink):
                 self._done.present += 1
                 return
             self._store(skylink, parts, payload, size)
             self._done.skyfiles += 1
         except (MalformedError, _DamagedError) as error:
             self._done.refuse(f"{skylink}: {error}")
+
+    def _is_here(self, skylink: Skylink) -> bool:
+        """Whether a skyfile is stored. One that cannot be read is not: it is replaced."""
+        try:
+            return self._storage.content.find(skylink) is not None
+        except StorageUnavailableError:
+            raise
+        except StorageError:
+            return False
 
     def _store(
         self, skylink: Skylink, parts: dict[str, bytes], payload: IO[bytes] | None, size: int
@@ -288,9 +303,7 @@ class _Import:
                 extension[at : at + SECTOR_SIZE] for at in range(0, len(extension), SECTOR_SIZE)
             ]
             upload.publish(skylink, BuiltSkyfile(base, tuple(spilled), b"".join(found)))
-        catalogue = self._storage.catalogue
-        assert isinstance(catalogue, LocalCatalogue)
-        catalogue.note_missing(skylink.root[0])
+        self._storage.catalogue.note_stored(skylink)
 
     def _expected(
         self, skylink: Skylink, base: bytes, extension: bytes, roots: bytes
@@ -307,6 +320,8 @@ class _Import:
         expected = list[bytes]()
         try:
             skyfile = StoredSkyfile.of(skylink, base[:LAYOUT_SIZE], len(base), held)
+            if skyfile.is_cut_short:
+                raise _DamagedError("its base sector is cut short")
             for root, stored in list_sectors(skyfile):
                 if stored.source is held.payload:
                     expected.append(root)

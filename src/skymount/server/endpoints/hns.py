@@ -12,6 +12,7 @@ from starlette.responses import Response
 from skymount.errors import MalformedError, StorageError
 from skymount.server.http import caching, responses
 from skymount.server.http_error import HttpError
+from skymount.server.storage.disk_errors import StorageUnavailableError
 from skymount.server.storage.interfaces import Names
 from skymount.wire.hns import DomainRecord, SkylinkRecord, encode_resolution, parse_domain
 
@@ -50,7 +51,8 @@ class HnsEndpoints:
             record = await self.zone.find(domain)
         except StorageError as error:
             _log.error("%s", error)
-            raise _name_error(500, "Handshake error: the zone cannot be used") from None
+            status = 503 if isinstance(error, StorageUnavailableError) else 500
+            raise _name_error(status, "Handshake error: the zone cannot be used") from None
         except MalformedError as error:
             raise _name_error(500, f"Handshake error: {error}") from None
         if record is None:

@@ -94,11 +94,14 @@ class HomePage:
             return Stored(link, is_here=False)
         mounts = await trio.to_thread.run_sync(self.config.find_mounts)
         paths = tuple(f"{path}/skylinks/{link}" for path in sorted(mounts))
-        page = await self._listed(link, 0)
-        for row in page.rows if page else ():
-            if row.skylink == skylink:
-                return Stored(link, True, row.name, row.size, row.files, paths)
-        return Stored(link, is_here=True, mount_paths=paths)
+        try:
+            row = await self.catalogue.find(skylink)
+        except StorageError as error:
+            _log.warning("the list cannot be read: %s", error)
+            row = None
+        if row is None:
+            return Stored(link, is_here=True, mount_paths=paths)
+        return Stored(link, True, row.name, row.size, row.files, paths)
 
     async def ask_password(self, request: Request, *, is_wrong: bool = False) -> Response:
         """Answer with the form to sign in, which leads back to where the request was for."""

@@ -8,6 +8,7 @@ from typing import Self
 
 from skymount.errors import MalformedError, StorageError
 from skymount.server.storage.catalogue_rows import CatalogueRow, Recorded
+from skymount.server.storage.local.skylink_keys import from_key, read_keys, to_key
 from skymount.storage.sqlite import Database, Format
 from skymount.wire.skylink import Skylink
 
@@ -115,8 +116,9 @@ class CatalogueDatabase:
         def check(database: sqlite3.Connection) -> str:
             for table in ("skyfiles", "sectors", "totals"):
                 database.execute(f"SELECT * FROM {table} LIMIT 1").fetchone()
-            (counted,) = database.execute("SELECT count(*) FROM skyfiles").fetchone()
-            if counted != _totals(database)[0]:
+            # In one statement: uploads go on meanwhile.
+            asked = "SELECT (SELECT count(*) FROM skyfiles) = skyfiles FROM totals"
+            if database.execute(asked).fetchone() != (1,):
                 return "its totals are wrong"
             (found,) = database.execute("PRAGMA quick_check(1)").fetchone()
             return "" if found == "ok" else " ".join(str(found).split())
@@ -132,7 +134,7 @@ class CatalogueDatabase:
         def write(database: sqlite3.Connection) -> None:
             for one in recorded:
                 row = one.row
-                key = _key(row.skylink)
+                key = to_key(row.skylink)
                 name = row.name[:NAME_LIMIT].encode(errors="replace").decode()
                 values = (row.size, row.disk, row.files, row.is_encrypted, row.stored)
                 database.execute(_PUT, (key, name, name.casefold(), *values))
@@ -141,7 +143,7 @@ class CatalogueDatabase:
         self._write(write)
 
     def remove(self, skylinks: Iterable[Skylink]) -> None:
-        keys = [(_key(skylink),) for skylink in skylinks]
+        keys = [(to_key(skylink),) for skylink in skylinks]
 
         def write(database: sqlite3.Connection) -> None:
             database.executemany("DELETE FROM skyfiles WHERE skylink = ?", keys)
@@ -168,19 +170,13 @@ class CatalogueDatabase:
                 " UNION SELECT skylink FROM sectors WHERE root = ? LIMIT 16"
             )
             rows = database.execute(asked, (root, root + b"\xff\xff", root))
-            return [_skylink(key) for (key,) in rows]
+            return [from_key(key) for (key,) in rows]
 
         return self._database.read(read)
 
-    def skylinks_in(self, shard: int) -> set[str]:
-        """Return the skylinks whose Merkle root begins with this byte."""
-        first, last = bytes([shard]), bytes([shard]) + b"\xff" * 34
-
-        def read(database: sqlite3.Connection) -> set[str]:
-            asked = "SELECT skylink FROM skyfiles WHERE skylink >= ? AND skylink <= ?"
-            return {str(_skylink(key)) for (key,) in database.execute(asked, (first, last))}
-
-        return self._database.read(read)
+    def keys(self, shard: int) -> set[bytes]:
+        """Return the keys of skylinks whose Merkle root begins with this byte."""
+        return self._database.read(lambda database: read_keys(database, shard))
 
     def page(self, search: str, start: int, count: int) -> tuple[tuple[CatalogueRow, ...], int]:
         """Return rows from `start` on, newest first, and how many match in all."""
@@ -190,7 +186,7 @@ class CatalogueDatabase:
         self, before: float, after: tuple[float, Skylink] | None, count: int
     ) -> list[CatalogueRow]:
         """Return the next rows stored before a time, the oldest first."""
-        since, key = (after[0], _key(after[1])) if after else (-1e18, b"")
+        since, key = (after[0], to_key(after[1])) if after else (-1e18, b"")
 
         def read(database: sqlite3.Connection) -> list[CatalogueRow]:
             values = (before, since, key, count)
@@ -212,7 +208,7 @@ def peek_row(path: Path, skylink: Skylink) -> CatalogueRow | None:
 
 
 def _find(database: sqlite3.Connection, skylink: Skylink) -> CatalogueRow | None:
-    found = database.execute(f"{_SELECT} WHERE skylink = ?", (_key(skylink),)).fetchone()
+    found = database.execute(f"{_SELECT} WHERE skylink = ?", (to_key(skylink),)).fetchone()
     return None if found is None else _row(found)
 
 
@@ -232,7 +228,7 @@ def _page(
 
 def _searched_key(search: str) -> bytes:
     try:
-        return _key(Skylink.parse(search))
+        return to_key(Skylink.parse(search))
     except MalformedError:
         return b""
 
@@ -242,21 +238,8 @@ def _totals(database: sqlite3.Connection) -> tuple[int, int]:
     return int(skyfiles), int(size)
 
 
-def _key(skylink: Skylink) -> bytes:
-    """Return a skylink with its root first, so that one index finds it by its root too."""
-    raw = bytes(skylink)
-    return raw[2:] + raw[:2]
-
-
-def _skylink(key: bytes) -> Skylink:
-    try:
-        return Skylink.from_bytes(key[-2:] + key[:-2])
-    except MalformedError as error:  # of the file, not of what was asked
-        raise ValueError(str(error)) from None
-
-
 def _row(found: tuple[bytes, str, int, int, int, int, float]) -> CatalogueRow:
     key, name, size, disk, files, is_encrypted, stored = found
     return CatalogueRow(
-        _skylink(key), str(name), int(size), int(disk), int(files), bool(is_encrypted), stored
+        from_key(key), str(name), int(size), int(disk), int(files), bool(is_encrypted), stored
     )

@@ -23,12 +23,16 @@ class _Mark(msgspec.Struct):
     skyfiles: int
     bytes: int
     changed: list[int]
+    newest_small: int = 0
 
 
-def take(path: Path, totals: tuple[int, int], changed: Sequence[int]) -> set[int] | None:
+def take(
+    path: Path, totals: tuple[int, int], changed: Sequence[int], newest_small: int
+) -> set[int] | None:
     """Remove the mark, and return the shards that changed since; None without a clean end.
 
-    `totals` are those of the catalogue: a mark with others belongs to another file.
+    `totals` are those of the catalogue: a mark with others belongs to another file. So does one
+    with another newest small skyfile.
     """
     try:
         with path.open("rb") as file:
@@ -39,7 +43,8 @@ def take(path: Path, totals: tuple[int, int], changed: Sequence[int]) -> set[int
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         remove(path)
         return None
-    if (mark.skyfiles, mark.bytes) != totals or len(mark.changed) != len(changed):
+    known = (mark.skyfiles, mark.bytes, mark.newest_small, len(mark.changed))
+    if known != (*totals, newest_small, len(changed)):
         return None
     return {shard for shard, time in enumerate(changed) if mark.changed[shard] != time}
 
@@ -50,6 +55,7 @@ def remove(path: Path) -> None:
         path.unlink()
 
 
-def write(path: Path, totals: tuple[int, int], changed: Sequence[int]) -> None:
+def write(path: Path, totals: tuple[int, int], changed: Sequence[int], newest_small: int) -> None:
     """Leave the mark; OSError."""
-    atomic_file.replace(path, msgspec.json.encode(_Mark(*totals, [*changed])))
+    mark = _Mark(*totals, [*changed], newest_small)
+    atomic_file.replace(path, msgspec.json.encode(mark))

@@ -45,11 +45,12 @@ def of_disk(store: SkyfileStore, skylink: Skylink) -> Recorded | None:
     """Read what to record; None if it is not there. A damaged skyfile has no name."""
     name, size, files = "", 0, 0
     is_encrypted, roots = False, list[bytes]()
-    found = store.sizes(skylink)
-    if found is None:
-        return None
-    disk, stored = found
+    disk, stored = 0, 0.0
     try:
+        found = store.sizes(skylink)
+        if found is None:
+            return None
+        disk, stored = found
         skyfile = store.find(skylink)
         if skyfile is None:
             return None

@@ -12,6 +12,12 @@ class DiskFullError(StorageError):
     """There is no room for what is to be written."""
 
 
+class StorageUnavailableError(StorageError):
+    """The database or the object store cannot be used now. Whether it has done what was asked is
+    not known.
+    """
+
+
 @contextmanager
 def disk_errors(action: str) -> Iterator[None]:
     """StorageError ``cannot <action>: <reason>`` for an OSError or an error of SQLite.

@@ -9,6 +9,7 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from skymount import file_permissions
 from skymount.errors import MalformedError, RevisionError, StorageError
 from skymount.server.storage.disk_errors import disk_errors
 from skymount.storage import atomic_file, sqlite
+from skymount.storage.group_commit import GroupCommit
 from skymount.wire.registry_entry import Entry, SignedEntry, check_update, entry_id
 
 ENTRIES_FILE = "entries.sqlite3"
@@ -118,11 +120,10 @@ def _page(connection: sqlite3.Connection, after: bytes) -> list[SignedEntry]:
     return [_parse(row) for row in connection.execute(asked, (after,))]
 
 
-class _Batch:
-    def __init__(self) -> None:
-        self.updates: list[SignedEntry] = []
-        self.errors: list[RevisionError | StorageError | None] = []  # set before `done`
-        self.done = trio.Event()
+@dataclass(slots=True)
+class _Update:
+    signed: SignedEntry
+    error: RevisionError | StorageError | None = None
 
 
 class EntryStore:
@@ -139,7 +140,7 @@ class EntryStore:
         self._reader_thread = trio.CapacityLimiter(1)
         self._writer_thread = trio.CapacityLimiter(1)
         self._commit_lock = trio.Lock()
-        self._next_batch = _Batch()
+        self._updates = GroupCommit(self._commit, self._commit_lock)
         self._count: int | None = None
         self._cache: LRUCache[bytes, SignedEntry] = LRUCache(_CACHED)
         self._commits = 0
@@ -207,49 +208,30 @@ class EntryStore:
         StorageError: then nothing was stored. Updates that arrive during a commit share the next.
         """
         signed.verify()
-        batch, index = self._next_batch, len(self._next_batch.updates)
-        batch.updates.append(signed)
-        if index:
-            await batch.done.wait()
-        else:
-            with trio.CancelScope(shield=True):  # other updates wait for it
-                await self._commit(batch)
-        if not batch.errors:
-            raise StorageError("cannot write to the registry")
-        error = batch.errors[index]
-        if error is not None:
-            raise error
+        update = _Update(signed)
+        await self._updates.put(update)
+        if update.error is not None:
+            raise update.error
 
-    async def _commit(self, batch: _Batch) -> None:
+    async def _commit(self, updates: list[_Update]) -> None:
         try:
-            async with self._commit_lock:
-                self._next_batch = _Batch()
-                batch.errors = await trio.to_thread.run_sync(
-                    self._write_all, batch.updates, limiter=self._writer_thread
-                )
+            await trio.to_thread.run_sync(self._write_all, updates, limiter=self._writer_thread)
         finally:
             self._commits += 1
-            for signed in batch.updates:
-                self._cache.pop(signed.id, None)
-            batch.done.set()
+            for update in updates:
+                self._cache.pop(update.signed.id, None)
 
-    def _write_all(self, updates: list[SignedEntry]) -> list[RevisionError | StorageError | None]:
-        """Store updates in order and in one transaction; return the error of each, or None."""
-        errors: list[RevisionError | StorageError | None] = []
+    def _write_all(self, updates: list[_Update]) -> None:
+        """Store updates in order and in one transaction, and note why one is refused."""
         added = 0
-        try:
-            with disk_errors("write to the registry"), sqlite.transaction(self._writer):
-                for signed in updates:
-                    try:
-                        added += _write(self._writer, signed)
-                        errors.append(None)
-                    except (RevisionError, StorageError) as error:
-                        errors.append(error)
-        except StorageError as error:
-            return [StorageError(str(error)) for _ in updates]
+        with disk_errors("write to the registry"), sqlite.transaction(self._writer):
+            for update in updates:
+                try:
+                    added += _write(self._writer, update.signed)
+                except (RevisionError, StorageError) as error:
+                    update.error = error
         if self._count is not None:
             self._count += added
-        return errors
 
     async def count(self) -> int:
         async with self._commit_lock:

@@ -4,7 +4,7 @@
 disk. Functions that are not async block: async code calls them in a thread.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from skymount.server.storage.catalogue_rows import CatalogueRow, ListPage, NewSkyfile
@@ -18,21 +18,12 @@ from skymount.wire.skylink import Skylink
 
 
 class Upload(Protocol):
-    """A skyfile on its way into a store. Nobody finds any of it before `publish`.
-
-    The payload comes in sectors, or in parts where the store takes these.
-    """
+    """A skyfile on its way into a store. Nobody finds any of it before `publish`."""
 
     def put_sector(self, index: int, root: bytes, sector: bytes) -> None:
         """Store a sector of the payload, the last one without padding. Any thread may call, and
         several at once; StorageError, DiskFullError.
         """
-
-    def put_part(self, offset: int, part: bytes | bytearray) -> None:
-        """Store a part of the payload, as `put_sector` does."""
-
-    def take_parts(self) -> bytes:
-        """Return the payload so far, and drop it: it is part of the base sector after all."""
 
     def publish(self, skylink: Skylink, built: BuiltSkyfile) -> None:
         """Make the skyfile visible in one step, durable once this returns; errors as above."""
@@ -41,15 +32,39 @@ class Upload(Protocol):
         """Drop an upload that was not published."""
 
 
+class UploadInParts(Upload, Protocol):
+    """One whose payload comes in parts of sectors, so that less of it is in memory."""
+
+    def put_part(self, offset: int, part: bytes | bytearray) -> None:
+        """Store a part of the payload, as `put_sector` does."""
+
+    def take_parts(self) -> bytes:
+        """Return the payload so far, and drop it: it is part of the base sector after all."""
+
+
+class SmallUploads(Protocol):
+    """Skyfiles of at most `SMALL_SIZE`, which are all in their base sector."""
+
+    async def put(self, skyfile: tuple[Skylink, bytes]) -> None:
+        """Store one, durable once this returns; StorageError, DiskFullError."""
+
+
 class ContentStore(Protocol):
     """The skyfiles of a portal: each complete or absent. StorageError from every method."""
 
     @property
-    def takes_parts(self) -> bool:
-        """Whether uploads take parts of a sector; then less of it is in memory."""
+    def memory_time(self) -> float:
+        """Seconds for which what was found may stay in memory, as others may remove it."""
 
     def begin(self) -> Upload:
-        """Begin an upload, to be closed."""
+        """Begin an upload, to be closed. It takes no room before the first sector; never blocks."""
+
+    def begin_in_parts(self) -> UploadInParts | None:
+        """As `begin`; None where the store takes only whole sectors."""
+
+    @property
+    def small(self) -> SmallUploads | None:
+        """What stores small skyfiles together; None where each is published by itself."""
 
     def find(self, skylink: Skylink) -> StoredSkyfile | None: ...
 
@@ -77,6 +92,9 @@ class Catalogue(Protocol):
     async def add(self, new: NewSkyfile) -> None:
         """Record a skyfile that was stored just now. A failure is logged, and repaired later."""
 
+    def note_stored(self, skylink: Skylink) -> None:
+        """Have a skyfile that was stored without `add` recorded by the next `repair`."""
+
     async def find(self, skylink: Skylink) -> CatalogueRow | None: ...
 
     async def skylinks_with(self, root: bytes) -> list[Skylink]:
@@ -85,13 +103,21 @@ class Catalogue(Protocol):
     async def remove(self, skylink: Skylink, stored_before: float | None = None) -> bool:
         """Remove a skyfile from the store, by the rules there, and its row."""
 
+    async def clock_ahead(self) -> float:
+        """Return by how many seconds the clock of `stored` is ahead of that of this machine."""
+
     async def older(
         self, before: float, after: tuple[float, Skylink] | None, count: int
     ) -> list[CatalogueRow]:
-        """Return the next rows stored before a time, the oldest first: those after a row."""
+        """Return the next rows stored before a time, the oldest first: those after a row. Pinned
+        ones may be left out.
+        """
 
     def totals(self) -> tuple[int, int]:
         """Return the number of skyfiles, and their bytes on disk."""
+
+    async def refresh_totals(self) -> None:
+        """Make the totals those of now, of all processes that share the store."""
 
     async def page(self, search: str, start: int, count: int) -> ListPage:
         """Return rows from `start` on, newest first, whose name contains a text, or whose skylink
@@ -145,6 +171,11 @@ class Names(Protocol):
 
     def current(self) -> Zone:
         """Return the zone as it is now; blocks; StorageError."""
+
+    def change(self, edit: Callable[[Zone], Zone]) -> None:
+        """Replace the zone by an edited one, in one step; blocks; StorageError. Errors of `edit`
+        pass through.
+        """
 
     async def find(self, domain: str) -> DomainRecord | None:
         """Return the record of a domain in canonical form, None if there is none; StorageError, or

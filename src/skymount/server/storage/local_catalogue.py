@@ -22,7 +22,9 @@ from skymount.server.storage import catalogue_database, catalogue_mark
 from skymount.server.storage.catalogue_database import CatalogueDatabase
 from skymount.server.storage.catalogue_reading import of_disk, of_upload
 from skymount.server.storage.catalogue_rows import CatalogueRow, ListPage, NewSkyfile
+from skymount.server.storage.local.skylink_keys import from_key
 from skymount.server.storage.skyfile_store import FORMAT, SHARDS, SkyfileStore
+from skymount.storage.group_commit import GroupCommit
 from skymount.wire.skylink import Skylink
 
 CATALOGUE_FILE = "catalogue.sqlite3"
@@ -41,12 +43,6 @@ def catalogue_path(root: Path) -> Path:
     return root / FORMAT / CATALOGUE_FILE
 
 
-class _Batch:
-    def __init__(self) -> None:
-        self.skyfiles: list[NewSkyfile] = []
-        self.done = trio.Event()
-
-
 class LocalCatalogue:
     """The catalogue of one portal. Use `open` and `close`."""
 
@@ -61,7 +57,7 @@ class LocalCatalogue:
         self._missing: dict[int, int] = {}  # shard -> skyfiles without a row
         self._complete, self._incomplete = trio.Event(), trio.Event()
         self._writing = trio.Lock()
-        self._next_batch = _Batch()
+        self._added = GroupCommit(self._add_all, self._writing)
 
     @classmethod
     def open(cls, root: Path, store: SkyfileStore) -> "LocalCatalogue":
@@ -87,7 +83,9 @@ class LocalCatalogue:
             catalogue_database.discard(self._path)
             database = CatalogueDatabase.open(self._path)
             totals = database.totals
-        changed = catalogue_mark.take(self._mark, totals, self._store.shard_times())
+        changed = catalogue_mark.take(
+            self._mark, totals, self._store.shard_times(), self._store.newest_small()
+        )
         self._stale = set(SHARDS) if changed is None else changed
         self._is_checked = changed is not None or totals == (0, 0)
         self._database = database
@@ -103,7 +101,9 @@ class LocalCatalogue:
         if self._stale or self._noted:
             return
         try:
-            catalogue_mark.write(self._mark, database.totals, self._store.shard_times())
+            catalogue_mark.write(
+                self._mark, database.totals, self._store.shard_times(), self._store.newest_small()
+            )
         except (OSError, StorageError) as error:
             _log.warning("the next start compares the catalogue with the disk: %s", error)
 
@@ -122,6 +122,9 @@ class LocalCatalogue:
         self._complete = trio.Event() if self._complete.is_set() else self._complete
         self._incomplete.set()
 
+    def note_stored(self, skylink: Skylink) -> None:
+        self.note_missing(skylink.root[0])
+
     def _opened(self) -> CatalogueDatabase:
         if self._database is None:
             raise StorageError(f"cannot use {self._path}")
@@ -134,22 +137,15 @@ class LocalCatalogue:
         """Record a skyfile that was stored just now. Those that come meanwhile share the next
         transaction. A failure is logged, and repaired later: the skyfile is stored.
         """
-        batch = self._next_batch
-        batch.skyfiles.append(new)
-        if len(batch.skyfiles) > 1:
-            await batch.done.wait()
-            return
-        with trio.CancelScope(shield=True):  # others wait for it
-            try:
-                async with self._writing:
-                    self._next_batch = _Batch()
-                    await trio.to_thread.run_sync(self._add, batch.skyfiles, time.time())
-            except Exception as error:  # noqa: BLE001  # what counts is that it is stored
-                _log_failure(f"{new.skylink} is missing in the catalogue", error)
-                for skyfile in batch.skyfiles:
-                    self.note_missing(skyfile.skylink.root[0])
-            finally:
-                batch.done.set()
+        await self._added.put(new)
+
+    async def _add_all(self, skyfiles: list[NewSkyfile]) -> None:
+        try:
+            await trio.to_thread.run_sync(self._add, skyfiles, time.time())
+        except Exception as error:  # noqa: BLE001  # what counts is that it is stored
+            _log_failure(f"{skyfiles[0].skylink} is missing in the catalogue", error)
+            for skyfile in skyfiles:
+                self.note_missing(skyfile.skylink.root[0])
 
     def _add(self, skyfiles: list[NewSkyfile], now: float) -> None:
         found = (of_upload(self._store, new, now) for new in skyfiles)
@@ -177,6 +173,10 @@ class LocalCatalogue:
             self.note_missing(skylink.root[0])
             raise
 
+    async def clock_ahead(self) -> float:
+        await trio.lowlevel.checkpoint()
+        return 0.0
+
     async def older(
         self, before: float, after: tuple[float, Skylink] | None, count: int
     ) -> list[CatalogueRow]:
@@ -186,6 +186,10 @@ class LocalCatalogue:
     def totals(self) -> tuple[int, int]:
         """Return the number of skyfiles, and their bytes on disk; StorageError. Does not block."""
         return self._opened().totals
+
+    async def refresh_totals(self) -> None:
+        """Do nothing: they are always those of now."""
+        await trio.lowlevel.checkpoint()
 
     async def page(self, search: str, start: int, count: int) -> ListPage:
         """Return rows from `start` on, newest first, whose name contains a text, or whose skylink
@@ -260,12 +264,11 @@ class LocalCatalogue:
     def _compare(self, shard: int) -> list[Skylink]:
         """Drop rows of skyfiles of a shard that are gone; return the skyfiles without a row."""
         database = self._opened()
-        listed = database.skylinks_in(shard)
-        stored = {str(skylink): skylink for skylink in self._store.skylinks(shard)}
-        gone = [Skylink.parse(name) for name in listed - stored.keys()]
+        listed, stored = database.keys(shard), self._store.keys(shard)
+        gone = listed - stored
         if gone:
-            database.remove(gone)
-        return [skylink for name, skylink in stored.items() if name not in listed]
+            database.remove(map(from_key, gone))
+        return [from_key(key) for key in stored - listed]
 
     def _read(self, skylinks: list[Skylink]) -> None:
         found = (of_disk(self._store, skylink) for skylink in skylinks)

@@ -18,6 +18,13 @@ from skymount.server.storage.zone_file import ZoneFile
 
 
 @asynccontextmanager
+async def _alone() -> AsyncIterator[bool]:
+    """Say that no other process sweeps: the directory is locked."""
+    await trio.lowlevel.checkpoint()
+    yield True
+
+
+@asynccontextmanager
 async def open_local(data: Path, keep: float = 0) -> AsyncIterator[PortalStorage]:
     """Lock the data directory and open what is in it; StorageError.
 
@@ -35,7 +42,7 @@ async def open_local(data: Path, keep: float = 0) -> AsyncIterator[PortalStorage
             retention = Retention(content, catalogue, pins)
             background: list[Callable[[], Awaitable[None]]] = [catalogue.maintain]
             if keep:
-                background.append(partial(retention.keep_sweeping, keep))
+                background.append(partial(retention.keep_sweeping, keep, _alone))
             yield PortalStorage(
                 content,
                 entries,

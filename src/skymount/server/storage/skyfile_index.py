@@ -1,10 +1,12 @@
 """Finds what is stored: skyfiles by skylink, with their metadata cached, and sectors by root."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import trio
-from cachetools import LRUCache
+from cachetools import Cache, LRUCache, TTLCache
 
 from skymount.errors import MalformedError, StorageError
 from skymount.server.http_error import HttpError
@@ -19,6 +21,8 @@ from skymount.wire.metadata import Metadata, fits_header, parse_metadata
 from skymount.wire.skyfile_encryption import pick_key
 from skymount.wire.skykey import Skykey
 from skymount.wire.skylink import Skylink
+
+T = TypeVar("T")
 
 _CACHE_SIZE = 16 << 20  # bytes of JSON that is kept parsed; about five times that in memory
 _SMALL_CACHE_SIZE = 16 << 20  # bytes of small skyfiles that are kept whole
@@ -40,6 +44,17 @@ class ParsedSkyfile:
     header: bytes | None  # the metadata, if it fits a header
 
 
+def _cache(size: int, seconds: float, bytes_of: Callable[[T], int]) -> Cache[Skylink, T]:
+    """Return a cache that keeps a value for that time at most."""
+
+    def measure(value: T) -> int:
+        return bytes_of(value) + _CACHE_ENTRY_OVERHEAD
+
+    if math.isinf(seconds):
+        return LRUCache(size, measure)
+    return TTLCache(size, seconds, getsizeof=measure)
+
+
 class SkyfileIndex:
     """The index of one portal."""
 
@@ -49,31 +64,33 @@ class SkyfileIndex:
         self._store = store
         self._catalogue = catalogue
         self._skykeys = skykeys
-        self._removals = 0
+        self._changes = [0] * 256
+        """How often skyfiles were stored or removed, by the first byte of their root."""
         self._keys: Sequence[Skykey] = ()
         self._header_limit = header_limit
-        self._cache: LRUCache[Skylink, ParsedSkyfile] = LRUCache(
-            _CACHE_SIZE, getsizeof=lambda parsed: len(parsed.raw) + _CACHE_ENTRY_OVERHEAD
+        self._cache: Cache[Skylink, ParsedSkyfile] = _cache(
+            _CACHE_SIZE, store.memory_time, lambda parsed: len(parsed.raw)
         )
-        self._small: LRUCache[Skylink, StoredSkyfile] = LRUCache(
-            _SMALL_CACHE_SIZE, getsizeof=lambda stored: stored.base.length + _CACHE_ENTRY_OVERHEAD
+        self._small: Cache[Skylink, StoredSkyfile] = _cache(
+            _SMALL_CACHE_SIZE, store.memory_time, lambda stored: stored.base.length
         )
 
     async def find(self, skylink: Skylink) -> StoredSkyfile:
         """Return where the skyfile of a v1 skylink is stored; HttpError 404 when it is not here."""
         found = self._small.get(skylink)
         if found is None:
-            removals = self._removals
+            shard = skylink.root[0]
+            changes = self._changes[shard]
             found = await trio.to_thread.run_sync(self._store.find, skylink)
             if found is None:
                 raise HttpError(404, "failed to fetch skylink: root not found")
-            if found.base.is_in_memory and removals == self._removals:
+            if found.base.is_in_memory and changes == self._changes[shard]:
                 self._small[skylink] = found
         return found
 
     def forget(self, skylink: Skylink) -> None:
-        """Drop a skyfile that was removed from memory."""
-        self._removals += 1
+        """Drop from memory a skyfile that was stored or removed just now."""
+        self._changes[skylink.root[0]] += 1
         self._small.pop(skylink, None)
         self._cache.pop(skylink, None)
 
@@ -85,7 +102,8 @@ class SkyfileIndex:
             cached = self._cache.get(skylink)
         if cached is not None:
             return cached
-        removals = self._removals
+        shard = skylink.root[0]
+        changes = self._changes[shard]
         stored = await self.find(skylink)
         if stored.is_encrypted:
             await self._refresh_keys()
@@ -95,7 +113,7 @@ class SkyfileIndex:
         else:
             parsed = await trio.to_thread.run_sync(self._read, stored, keys)
         if len(parsed.raw) + _CACHE_ENTRY_OVERHEAD <= self._cache.maxsize and (
-            keys is self._keys and removals == self._removals
+            keys is self._keys and changes == self._changes[shard]
         ):
             self._cache[skylink] = parsed
         return parsed
@@ -104,8 +122,10 @@ class SkyfileIndex:
         """Drop decrypted metadata from the cache if a skykey may have been deleted."""
         keys = await self._skykeys.all()
         if keys is not self._keys:
-            for skylink in [link for link, item in self._cache.items() if item.stored.is_encrypted]:
-                del self._cache[skylink]
+            for skylink in list(self._cache):
+                parsed = self._cache.get(skylink)
+                if parsed is not None and parsed.stored.is_encrypted:
+                    self._cache.pop(skylink, None)
             self._keys = keys
 
     def _read(self, stored: StoredSkyfile, keys: Sequence[Skykey]) -> ParsedSkyfile:

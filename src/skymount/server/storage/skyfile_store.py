@@ -1,40 +1,43 @@
-"""The skyfiles that the portal keeps on disk: one directory for each, complete or absent.
+"""The skyfiles that the portal keeps on disk: each complete or absent.
 
     <data>/lock                       held while a portal runs here
+    <data>/v1/small.sqlite3           small skyfiles: `small_skyfiles`
+    <data>/v1/skyfiles/<xx>/<skylink>/    others, and small ones of earlier versions:
+                                      `skyfile_files`; xx: first byte of the Merkle root in hex
     <data>/v1/incoming/<random>/      uploads in progress; emptied at start
-    <data>/v1/skyfiles/<xx>/<skylink>/    xx: first byte of the Merkle root in hex
-        base        used bytes of the base sector; all of a small skyfile
-        payload     content of a large one
-        extension   spilled sectors, padded to 4 MiB each, when metadata did not fit the base
-        roots       Merkle roots of the payload's sectors, when it is encrypted and large
 
-Base and payload of an encrypted skyfile are whole encrypted sectors, stored as they are served.
-
-Every function blocks on the disk: async code calls it in a thread.
+Functions that are not async block on the disk: async code calls them in a thread.
 """
 
 import errno
 import fcntl
+import logging
+import math
 import os
 import secrets
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+import trio
 
 from skymount import file_permissions
 from skymount.errors import MalformedError, StorageError
 from skymount.server.storage.disk_errors import disk_errors
-from skymount.server.storage.stored_range import StoredFile, StoredRange
-from skymount.server.storage.stored_skyfile import SMALL_SIZE, BuiltSkyfile, StoredSkyfile
+from skymount.server.storage.local.skyfile_files import BASE, LocalUpload, SkyfileFiles
+from skymount.server.storage.local.skylink_keys import from_key, to_key
+from skymount.server.storage.local.small_skyfiles import SmallSkyfiles
+from skymount.server.storage.stored_range import StoredRange
+from skymount.server.storage.stored_skyfile import SMALL_SIZE, StoredSkyfile
 from skymount.storage import atomic_file
-from skymount.wire.base_sector import Layout
-from skymount.wire.skylink import SECTOR_SIZE, Skylink
+from skymount.storage.group_commit import GroupCommit
+from skymount.wire.skylink import Skylink
+
+_log = logging.getLogger(__name__)
 
 FORMAT = "v1"
-BASE, PAYLOAD, EXTENSION, ROOTS = "base", "payload", "extension", "roots"
 SHARDS = range(256)
 """The directories of skyfiles, by the first byte of the Merkle root."""
 
@@ -49,16 +52,36 @@ def _check_own(path: Path) -> None:
         raise StorageError(f"{path} cannot be used: {problem}")
 
 
+class _SmallUploads:
+    """Stores small skyfiles, those that come at the same time together."""
+
+    def __init__(self, store: Callable[[list[tuple[Skylink, bytes]]], None]) -> None:
+        self._store = store
+        self._together = GroupCommit(self._store_in_thread)
+
+    async def put(self, skyfile: tuple[Skylink, bytes]) -> None:
+        try:
+            await self._together.put(skyfile)
+        except StorageError:  # maybe of another one: none of them was stored
+            await self._store_in_thread([skyfile])
+
+    async def _store_in_thread(self, skyfiles: list[tuple[Skylink, bytes]]) -> None:
+        await trio.to_thread.run_sync(self._store, skyfiles)
+
+
 class SkyfileStore:
-    """The directory of one portal. Use `open`, and `close` it."""
+    """The skyfiles of one portal. Use `open` or `beside`, and `close`."""
 
-    takes_parts = True
+    memory_time = math.inf
 
-    def __init__(self, root: Path, lock: int) -> None:
+    def __init__(self, root: Path, lock: int | None = None) -> None:
         self._lock = lock
         self._changing = threading.Lock()  # what is stored again is not removed as old
-        self._incoming = root / FORMAT / "incoming"
+        self.incoming = root / FORMAT / "incoming"
+        """Where uploads make their files."""
         self._skyfiles = root / FORMAT / "skyfiles"
+        self._small = SmallSkyfiles(root / FORMAT)
+        self.small = _SmallUploads(self._put_all)
 
     @classmethod
     def open(cls, root: Path) -> "SkyfileStore":
@@ -72,17 +95,18 @@ class SkyfileStore:
         except OSError:
             os.close(lock)
             raise InUseError(f"another portal is running on the data directory {root}") from None
+        store = cls(root, lock)
         try:
-            store = cls(root, lock)
             with disk_errors(f"use the data directory {root}"):
                 store._prepare(root)
+            store._small.open()
         except BaseException:
-            os.close(lock)
+            store.close()
             raise
         return store
 
     def _prepare(self, root: Path) -> None:
-        for directory in (self._skyfiles.parent, self._incoming, self._skyfiles):
+        for directory in (self._skyfiles.parent, self.incoming, self._skyfiles):
             file_permissions.make_directory(directory)
             _check_own(directory)
             file_permissions.restrict_directory(directory)
@@ -90,28 +114,42 @@ class SkyfileStore:
             self._shard(shard).mkdir(mode=0o700, exist_ok=True)
         for directory in (self._skyfiles, self._skyfiles.parent, root):
             atomic_file.sync_directory(directory)
-        for leftover in self._incoming.iterdir():
+        for leftover in self.incoming.iterdir():
             shutil.rmtree(leftover)
 
     @classmethod
     def beside(cls, root: Path) -> "SkyfileStore":
-        """Return the store of a data directory that may be in use, to read from. Do not close
-        it.
-        """
-        return cls(root, -1)
+        """Return the store of a data directory that may be in use, to read from."""
+        store = cls(root)
+        store._small.open_beside()
+        return store
 
     def close(self) -> None:
-        os.close(self._lock)
+        self._small.close()
+        if self._lock is not None:
+            os.close(self._lock)
 
-    def begin(self) -> "LocalUpload":
-        with disk_errors("begin an upload"):
-            path = self._incoming / secrets.token_hex(16)
-            path.mkdir(mode=0o700)
-            return LocalUpload(self, path)
+    def begin(self) -> LocalUpload:
+        return LocalUpload(self)
+
+    def begin_in_parts(self) -> LocalUpload:
+        return LocalUpload(self)
+
+    def put_small(self, skylink: Skylink, base: bytes) -> None:
+        """Store a small skyfile, durable once this returns."""
+        self._put_all([(skylink, base)])
+
+    def _put_all(self, skyfiles: list[tuple[Skylink, bytes]]) -> None:
+        self._small.put(skyfiles)
+        for skylink, _ in skyfiles:  # they are stored: a failure from here on is none of theirs
+            try:
+                self._remove_files(skylink)  # of earlier versions
+            except StorageError as error:
+                _log.warning("skyfile %s is stored twice: %s", skylink, error)
 
     def publish(self, directory: Path, skylink: Skylink) -> None:
         """Give a directory that is complete the name of its skyfile, for good. If that is stored
-        already, the directory is dropped, and the time of what is stored renewed.
+        already, each of its files is replaced, as it may be damaged.
         """
         target = self.directory(skylink)
         with self._changing:
@@ -121,19 +159,27 @@ class SkyfileStore:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-                os.utime(target / BASE)
+                for name in os.listdir(directory):
+                    os.rename(directory / name, target / name)
                 is_new = False
         if not is_new:
-            shutil.rmtree(directory)
+            os.rmdir(directory)
+            atomic_file.sync_directory(target)
         atomic_file.sync_directory(target.parent)
 
     def remove(self, skylink: Skylink, stored_before: float | None = None) -> bool:
         """Remove a skyfile in one step; return whether it was here. With a time only if it was
         stored before, and not stored again meanwhile.
         """
+        is_small = self._small.sizes(skylink) is not None
+        if is_small and not self._small.remove(skylink, stored_before):
+            return False
+        return self._remove_files(skylink, None if is_small else stored_before) or is_small
+
+    def _remove_files(self, skylink: Skylink, stored_before: float | None = None) -> bool:
         with disk_errors("remove stored content"):
             source = self.directory(skylink)
-            removed = self._incoming / secrets.token_hex(16)
+            removed = self.incoming / secrets.token_hex(16)
             with self._changing:
                 try:
                     if stored_before is not None and (
@@ -148,6 +194,7 @@ class SkyfileStore:
             return True
 
     def find(self, skylink: Skylink) -> StoredSkyfile | None:
+        """Return a skyfile. Files come first: small ones move from there into the database."""
         directory = self.directory(skylink)
         with disk_errors("read stored content"):
             try:
@@ -155,32 +202,56 @@ class SkyfileStore:
                     size = os.fstat(file.fileno()).st_size
                     start = file.read(SMALL_SIZE)
             except FileNotFoundError:
-                return None
-        return StoredSkyfile.of(skylink, start, size, _Directory(directory))
+                small = self._small.find(skylink)
+                if small is None:
+                    return None
+                start, size = small, len(small)
+        return StoredSkyfile.of(skylink, start, size, SkyfileFiles(directory))
+
+    def has(self, skylink: Skylink) -> bool:
+        """Whether anything of a skyfile is here, damaged or not."""
+        return self.directory(skylink).exists() or self._small.has(skylink)
 
     def find_sector(self, root: bytes) -> StoredRange | None:
         """Return nothing: all sectors here are of skyfiles."""
 
     def skylinks(self, shard: int) -> Iterator[Skylink]:
-        """Yield the skylinks of a shard, in no order. Other names on disk are skipped."""
+        """Yield the skylinks of a shard, in no order."""
+        for key in self.keys(shard):
+            try:
+                yield from_key(key)
+            except ValueError as error:
+                raise StorageError(f"the small skyfiles are damaged: {error}") from None
+
+    def keys(self, shard: int) -> set[bytes]:
+        """Return the keys of a shard's skylinks. Other names on disk are skipped."""
         with disk_errors("list stored content"):
             names = os.listdir(self._shard(shard))
+        found = self._small.keys(shard)  # after the files, which move from there
         for name in names:
             with suppress(MalformedError):
-                yield Skylink.parse(name)
+                found.add(to_key(Skylink.parse(name)))
+        return found
 
     def shard_times(self) -> list[int]:
-        """Return for each shard when a skyfile was added or removed last, in nanoseconds."""
+        """Return for each shard when files were added or removed last, in nanoseconds."""
         with disk_errors("list stored content"):
             return [self._shard(shard).stat().st_mtime_ns for shard in SHARDS]
+
+    def newest_small(self) -> int:
+        """Return a number that is another one after a small skyfile was added."""
+        return self._small.newest()
 
     def sizes(self, skylink: Skylink) -> tuple[int, float] | None:
         """Return a skyfile's bytes on disk and when it was stored; None if it is not here."""
         with disk_errors("read stored content"):
             try:
-                found = {entry.name: entry.stat() for entry in os.scandir(self.directory(skylink))}
+                with os.scandir(self.directory(skylink)) as entries:
+                    found = {entry.name: entry.stat() for entry in entries}
             except (FileNotFoundError, NotADirectoryError):
-                return None
+                found = {}
+        if not found:
+            return self._small.sizes(skylink)
         stored = found[BASE].st_mtime if BASE in found else 0.0
         return sum(stat.st_size for stat in found.values()), stored
 
@@ -190,94 +261,3 @@ class SkyfileStore:
     def directory(self, skylink: Skylink) -> Path:
         """Return where the files of a skyfile are."""
         return self._shard(skylink.root[0]) / str(skylink)
-
-
-class LocalUpload:
-    """An upload in progress: a directory that nobody else uses."""
-
-    def __init__(self, store: SkyfileStore, directory: Path) -> None:
-        self._store = store
-        self._directory: Path | None = directory
-        self._payload: int | None = None
-        self._opening = threading.Lock()
-
-    def put_sector(self, index: int, root: bytes, sector: bytes) -> None:
-        self.put_part(index * SECTOR_SIZE, sector)
-
-    def put_part(self, offset: int, part: bytes | bytearray) -> None:
-        with disk_errors("write an upload"):
-            atomic_file.write_all_at(self._open_payload(), part, offset)
-
-    def take_parts(self) -> bytes:
-        payload = self._payload
-        assert self._directory is not None
-        assert payload is not None
-        with disk_errors("write an upload"):
-            path = self._directory / PAYLOAD
-            content = path.read_bytes()
-            path.unlink()
-            self._payload = None
-            os.close(payload)
-        return content
-
-    def _open_payload(self) -> int:
-        with self._opening:
-            if self._payload is None:
-                assert self._directory is not None
-                path = self._directory / PAYLOAD
-                self._payload = file_permissions.open_or_create_file(path)
-            return self._payload
-
-    def publish(self, skylink: Skylink, built: BuiltSkyfile) -> None:
-        """Publish the upload in one step. It survives a power cut once this returns."""
-        directory = self._directory
-        assert directory is not None
-        with disk_errors("store an upload"):
-            if self._payload is not None:
-                os.fsync(self._payload)
-            atomic_file.create(directory / BASE, built.base)
-            if built.roots and built.is_encrypted:
-                atomic_file.create(directory / ROOTS, built.roots)
-            if built.spilled:
-                padded = (sector.ljust(SECTOR_SIZE, b"\0") for sector in built.spilled)
-                atomic_file.create(directory / EXTENSION, b"".join(padded))
-            atomic_file.sync_directory(directory)
-            self._store.publish(directory, skylink)
-            self._directory = None
-
-    def close(self) -> None:
-        """Drop what was not published."""
-        if self._payload is not None:
-            os.close(self._payload)
-            self._payload = None
-        if self._directory is not None:
-            with disk_errors("remove an upload"), suppress(FileNotFoundError):
-                shutil.rmtree(self._directory)
-            self._directory = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Directory:
-    """The parts of a skyfile in its directory."""
-
-    path: Path
-
-    @property
-    def base(self) -> StoredFile:
-        return StoredFile(self.path / BASE)
-
-    @property
-    def payload(self) -> StoredFile:
-        return StoredFile(self.path / PAYLOAD)
-
-    @property
-    def extension(self) -> StoredFile:
-        return StoredFile(self.path / EXTENSION)
-
-    def encrypted_payload(self, fanout: StoredRange, layout: Layout) -> StoredFile:
-        return self.payload
-
-    def encrypted_roots(self) -> bytes:
-        with disk_errors("read stored content"):
-            roots = self.path / ROOTS
-            return roots.read_bytes() if roots.exists() else b""

@@ -37,6 +37,10 @@ class SkyfileParts(Protocol):
         """Return the roots of the payload's sectors if it is encrypted: the fan-out is secret."""
 
 
+SMALL_SIZE = 32 << 10
+"""Bytes of a base sector that a store reads with its layout: a smaller one is then in memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class BuiltSkyfile:
     """What an upload ends with, once the sectors of its payload are written."""
@@ -51,9 +55,19 @@ class BuiltSkyfile:
     def is_encrypted(self) -> bool:
         return is_encrypted(Layout.parse(self.base))
 
+    @property
+    def is_small(self) -> bool:
+        """Whether the base sector is all of it, and at most `SMALL_SIZE`."""
+        return len(self.base) <= SMALL_SIZE and not (self.roots or self.spilled)
 
-SMALL_SIZE = 32 << 10
-"""Bytes of a base sector that a store reads with its layout: a smaller one is then in memory."""
+    def disk_size(self, content: int) -> int:
+        """Return the bytes on disk, with that many of content and all padding."""
+        size = len(self.base) + len(self.spilled) * SECTOR_SIZE
+        if not self.roots:
+            return size
+        if self.is_encrypted:
+            return size + len(self.roots) // ROOT_SIZE * SECTOR_SIZE + len(self.roots)
+        return size + content
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +98,15 @@ class StoredSkyfile:
     @property
     def is_encrypted(self) -> bool:
         return is_encrypted(self.layout)
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether bytes of the base sector are missing. Zeros at its end do not change its root."""
+        layout = self.layout
+        if self.is_encrypted:
+            return self.base.length < SECTOR_SIZE
+        used = LAYOUT_SIZE + spill_sizes(layout.body_size)[0]
+        return self.base.length < used + (layout.filesize if layout.is_inline else 0)
 
 
 def _with_ranges(

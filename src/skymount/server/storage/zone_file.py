@@ -220,6 +220,7 @@ class ZoneFile:
     """The zone of a running portal: read each time, and parsed when the content has changed."""
 
     def __init__(self, data: Path) -> None:
+        self._data = data
         self._path = data / ZONE_FILE
         self._raw = b""
         self._zone = Zone()
@@ -237,6 +238,9 @@ class ZoneFile:
                     _log.warning("%s %s", self._path, problem)
                 self._problems = problems
             return self._zone
+
+    def change(self, edit: Callable[[Zone], Zone]) -> None:
+        change(self._data, edit)
 
     async def find(self, domain: str) -> DomainRecord | None:
         """Return the record of a domain; StorageError, MalformedError."""

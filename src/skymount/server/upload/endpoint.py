@@ -6,6 +6,7 @@ follow after the last byte; then all of it is published in one step.
 
 import logging
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -48,6 +49,8 @@ class UploadEndpoint:
     limits: UploadLimits
     catalogue: Catalogue
     quota: Quota
+    stored: Callable[[Skylink], None]
+    """Called with each skyfile that was stored."""
 
     async def post(self, request: Request) -> Response:
         content_type = dict(request.scope["headers"]).get(b"content-type", b"").strip()
@@ -112,12 +115,14 @@ class UploadEndpoint:
             metadata = encode() if parts.is_short else await trio.to_thread.run_sync(encode)
             built, skylink = await writer.build(metadata)
             if keep:
-                room.need(len(metadata) + writer.size, is_encrypted=query.is_encrypted)
+                room.take(built.disk_size(writer.size))
+                await room.confirm()
                 name, files = parts.summary(query)
                 is_small = fits_inline(len(metadata), writer.size)
                 new = NewSkyfile(skylink, name, files, writer.size, query.is_encrypted, is_small)
                 with trio.CancelScope(shield=True):  # what is published is recorded, too
                     await writer.publish(built, skylink)
+                    self.stored(skylink)
                     await self.catalogue.add(new)
         return skylink
 

@@ -19,6 +19,7 @@ class Quota:
         self._limit = limit
         self._catalogue = catalogue
         self._reserved = 0
+        self._publishing = 0
 
     @contextmanager
     def reserving(self) -> Iterator["Reservation"]:
@@ -28,6 +29,7 @@ class Quota:
             yield reservation
         finally:
             self._reserved -= reservation.size
+            self._publishing -= reservation.confirmed
 
     def grow(self, reservation: "Reservation", size: int) -> None:
         """Count an upload as `size` bytes; QuotaError if there is no room."""
@@ -35,9 +37,22 @@ class Quota:
         if not self._limit or further <= 0:
             return
         if self._catalogue.totals()[1] + self._reserved + further > self._limit:
-            raise QuotaError(f"this portal stores at most {self._limit} bytes")
+            raise self._refusal()
         reservation.size = size
         self._reserved += further
+
+    async def confirm(self, reservation: "Reservation") -> None:
+        """Compare an upload with what all processes have stored by now; QuotaError."""
+        if not self._limit:
+            return
+        await self._catalogue.refresh_totals()
+        if self._catalogue.totals()[1] + self._publishing + reservation.size > self._limit:
+            raise self._refusal()
+        reservation.confirmed = reservation.size
+        self._publishing += reservation.size
+
+    def _refusal(self) -> QuotaError:
+        return QuotaError(f"this portal stores at most {self._limit} bytes")
 
 
 class Reservation:
@@ -46,6 +61,7 @@ class Reservation:
     def __init__(self, quota: Quota) -> None:
         self._quota = quota
         self.size = 0
+        self.confirmed = 0
 
     def need(self, content: int, *, is_encrypted: bool) -> None:
         """Take the room of that many bytes in all; QuotaError. Encrypted sectors are whole ones,
@@ -53,4 +69,12 @@ class Reservation:
         """
         if is_encrypted:
             content = (-(-content // SECTOR_SIZE) + 1) * SECTOR_SIZE
-        self._quota.grow(self, content)
+        self.take(content)
+
+    def take(self, size: int) -> None:
+        """Take the room of that many bytes on disk in all; QuotaError."""
+        self._quota.grow(self, size)
+
+    async def confirm(self) -> None:
+        """Compare the room with what is stored, before it is used; QuotaError."""
+        await self._quota.confirm(self)

@@ -4,14 +4,16 @@ Where the store takes parts of a sector, and nothing is encrypted, they are part
 """
 
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar, TypeVarTuple
 
 import trio
 
+from skymount.concurrency import in_one_of
 from skymount.large_buffers import return_free_memory
+from skymount.server.storage.disk_errors import StorageUnavailableError
 from skymount.server.storage.interfaces import ContentStore, Upload
 from skymount.server.storage.stored_skyfile import BuiltSkyfile
 from skymount.wire import merkle
@@ -27,10 +29,11 @@ PART_SIZE = 1 << 20
 
 _IN_FLIGHT = 3  # parts of one upload being hashed and written while the next one fills
 _IN_FLIGHT_IN_ALL = 12
-_WHOLE_IN_MEMORY = 12  # uploads whose content, over _QUICK_SIZE, is in their base sector
+_WHOLE_IN_MEMORY = 12  # uploads whose base sector, over _QUICK_SIZE, has their content
 _PUBLISHING = 32  # uploads that wait for the disk at once, which makes them durable together
+_PATIENCE = 60.0  # seconds that an upload waits until others are stored
 _TRIM_AFTER = 64 << 20  # bytes of uploads after which memory is given back
-_QUICK_SIZE = 64 << 10  # bytes that are hashed in no time
+_QUICK_SIZE = 64 << 10  # bytes that are hashed without a thread: at most two milliseconds
 
 
 def _hashing_threads() -> int:
@@ -78,21 +81,20 @@ class SectorWriter:
         self._store = store
         self._limits = limits
         self._nursery = nursery
-        self._keep = keep
         self._key = key
-        self._in_parts = keep and key is None and store.takes_parts
-        self._part_size = PART_SIZE if self._in_parts else SECTOR_SIZE
+        self._parts = store.begin_in_parts() if keep and key is None else None
+        self._upload: Upload | None = self._parts or (store.begin() if keep else None)
+        self._part_size = SECTOR_SIZE if self._parts is None else PART_SIZE
         self._in_flight = trio.Semaphore(_IN_FLIGHT)
         self._buffer = bytearray()
         self._groups: list[bytes] = []  # of each part, in order
-        self._upload: Upload | None = None
         self._is_whole = False  # it is one of those in memory
         self.size = 0
 
     @property
     def is_open(self) -> bool:
         """Whether there is something to `close`."""
-        return self._upload is not None
+        return self._upload is not None and bool(self._groups)
 
     async def write(self, data: bytes) -> None:
         self.size += len(data)
@@ -109,14 +111,16 @@ class SectorWriter:
         self._buffer = bytearray()
         self._groups.append(b"")
         await self._in_flight.acquire()
-        if self._keep and self._upload is None:
-            self._upload = await trio.to_thread.run_sync(self._store.begin)
-        await self._limits.in_flight.acquire()
+        with _refusing(), trio.fail_after(_PATIENCE):
+            await self._limits.in_flight.acquire()
         self._nursery.start_soon(self._write_part, index, part)
 
     async def _write_part(self, index: int, part: bytearray) -> None:
         try:
-            self._groups[index] = await self._in_thread(self._hash_and_write, index, part)
+            self._groups[index], sector = await self._in_thread(self._hash, index, part)
+            if self._upload is not None and self._parts is None:
+                # Not by a thread that hashes: it may wait for another machine.
+                await trio.to_thread.run_sync(self._put, self._upload, index, sector)
         finally:
             self._limits.in_flight.release()
             self._in_flight.release()
@@ -124,16 +128,17 @@ class SectorWriter:
     async def _in_thread(self, work: Callable[[*_Args], _Result], *args: *_Args) -> _Result:
         return await trio.to_thread.run_sync(work, *args, limiter=self._limits.hashing)
 
-    def _hash_and_write(self, index: int, part: bytearray) -> bytes:
+    def _hash(self, index: int, part: bytearray) -> tuple[bytes, bytearray]:
+        """Return the hashes of a part, and what is stored of it. Parts are written as well."""
         if self._key is not None:
             part = bytearray(self._key.seal_sector(index, bytes(part)))
         groups = merkle.piece_groups(part, 0, 1)
-        if self._in_parts:
-            assert self._upload is not None
-            self._upload.put_part(index * PART_SIZE, part)
-        elif self._upload is not None:
-            self._upload.put_sector(index, merkle.joined_root([groups]), bytes(part))
-        return groups
+        if self._parts is not None:
+            self._parts.put_part(index * PART_SIZE, part)
+        return groups, part
+
+    def _put(self, upload: Upload, index: int, sector: bytearray) -> None:
+        upload.put_sector(index, merkle.joined_root([self._groups[index]]), bytes(sector))
 
     async def build(self, metadata: bytes) -> tuple[BuiltSkyfile, Skylink]:
         """Return what to `publish`, once all of the content is written."""
@@ -142,24 +147,28 @@ class SectorWriter:
             await self._start_part()
         for _ in range(_IN_FLIGHT):
             await self._in_flight.acquire()
-        if is_small and self._key is None and self.size <= _QUICK_SIZE:
+        if is_small and self._key is None and len(metadata) + self.size <= _QUICK_SIZE:
             return self._build_small(metadata)
         if is_small:
-            await self._limits.whole.acquire()
+            with _refusing(), trio.fail_after(_PATIENCE):
+                await self._limits.whole.acquire()
             self._is_whole = True
         build = self._build_small if is_small else self._build_large
         return await self._in_thread(build, metadata)
 
     async def publish(self, built: BuiltSkyfile, skylink: Skylink) -> None:
         """Make the skyfile visible and durable."""
-        await trio.to_thread.run_sync(
-            self._publish, built, skylink, limiter=self._limits.publishing
-        )
+        small = self._store.small if built.is_small else None
+        if small is not None:
+            await small.put((skylink, built.base))
+            return
+        with _refusing():
+            await in_one_of(self._limits.publishing, _PATIENCE, self._publish, built, skylink)
 
     def _build_small(self, metadata: bytes) -> tuple[BuiltSkyfile, Skylink]:
         payload = bytes(self._buffer)
-        if self._groups and self._upload is not None:
-            payload = self._upload.take_parts() + payload
+        if self._groups and self._parts is not None:
+            payload = self._parts.take_parts() + payload
         used = LAYOUT_SIZE + len(metadata) + len(payload)
         build = build_inline if self._key is None else self._key.build_inline
         base = build(metadata, payload)
@@ -179,8 +188,7 @@ class SectorWriter:
         return built, Skylink.v1(merkle.sector_root(base), used)
 
     def _publish(self, built: BuiltSkyfile, skylink: Skylink) -> None:
-        if self._upload is None:
-            self._upload = self._store.begin()
+        assert self._upload is not None
         self._upload.publish(skylink, built)
         self.close()
 
@@ -194,6 +202,15 @@ class SectorWriter:
         if self._upload is not None:
             self._upload.close()
             self._upload = None
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """StorageUnavailableError when an upload has waited too long for its turn."""
+    try:
+        yield
+    except trio.TooSlowError:
+        raise StorageUnavailableError("too many uploads wait to be stored") from None
 
 
 @asynccontextmanager

@@ -3,7 +3,12 @@
 from functools import partial
 
 from skymount.server.http_error import HttpError
-from skymount.server.storage.interfaces import ContentStore, Upload
+from skymount.server.storage.interfaces import (
+    ContentStore,
+    SmallUploads,
+    Upload,
+    UploadInParts,
+)
 from skymount.server.storage.stored_range import StoredRange
 from skymount.server.storage.stored_skyfile import StoredSkyfile
 from skymount.server.upstream.remote_bytes import SectorBytes
@@ -26,11 +31,18 @@ class UpstreamContent:
         self._remote = remote
 
     @property
-    def takes_parts(self) -> bool:
-        return self._store.takes_parts
+    def memory_time(self) -> float:
+        return self._store.memory_time
 
     def begin(self) -> Upload:
         return self._store.begin()
+
+    def begin_in_parts(self) -> UploadInParts | None:
+        return self._store.begin_in_parts()
+
+    @property
+    def small(self) -> SmallUploads | None:
+        return self._store.small
 
     def remove(self, skylink: Skylink, stored_before: float | None = None) -> bool:
         return self._store.remove(skylink, stored_before)

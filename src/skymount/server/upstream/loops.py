@@ -1,8 +1,8 @@
 """Keeps portals from being upstream of themselves.
 
 Each portal with upstreams has an identity, which is new at each start. Its requests to upstream
-carry it, and those of all portals whose requests it has seen: all that depend on it. A portal
-refuses requests that carry its own identity.
+carry it, and those of all portals whose requests it has seen: all that depend on it. A request that
+carries the portal's own identity is answered from what is stored here alone.
 """
 
 import secrets
@@ -12,14 +12,10 @@ from cachetools import LRUCache
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from skymount.server.http import responses
-from skymount.server.http_error import HttpError
-
 HEADER = "Skymount-Downstream"
 
 _IDENTITY = 16  # characters
 _REMEMBERED = 64  # portals downstream
-_TEXT = f"this portal is upstream of itself ({HEADER})"
 
 
 class Loops:
@@ -36,16 +32,17 @@ class Loops:
     def header(self) -> str:
         return ",".join((self._own, *self._downstream))
 
-    def note(self, text: str) -> None:
-        """Remember what a request carries; HttpError if it comes from this very portal."""
+    def note(self, text: str) -> bool:
+        """Remember what a request carries; return whether it comes from this very portal."""
         given = [each.strip() for each in text.split(",")][: _REMEMBERED + 1]
         if self._own in given:
-            raise HttpError(508, _TEXT)
+            return True
         new = [each for each in given if _is_identity(each) and each not in self._downstream]
         for each in new:
             self._downstream[each] = None
         if new:
             self._changed(self.header)
+        return False
 
 
 def _is_identity(text: str) -> bool:
@@ -53,19 +50,19 @@ def _is_identity(text: str) -> bool:
 
 
 class LoopMiddleware:
-    """ASGI middleware that refuses requests which this portal has caused itself."""
+    """ASGI middleware that has requests which this portal has caused itself answered by `stored`,
+    which asks no upstream.
+    """
 
-    def __init__(self, app: ASGIApp, loops: Loops) -> None:
+    def __init__(self, app: ASGIApp, stored: ASGIApp, loops: Loops) -> None:
         self._app = app
+        self._stored = stored
         self._loops = loops
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
         if scope["type"] == "http":
-            try:
-                for text in Headers(scope=scope).getlist(HEADER):
-                    self._loops.note(text)
-            except HttpError as error:
-                not_kept: responses.HeaderList = [("Cache-Control", "no-store")]
-                await responses.of_http_error(error, not_kept)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+            for text in Headers(scope=scope).getlist(HEADER):
+                if self._loops.note(text):
+                    app = self._stored
+        await app(scope, receive, send)

@@ -1,6 +1,7 @@
 """What domains lead to, by the word of upstream portals: nothing proves it."""
 
 import logging
+from collections.abc import Callable
 from functools import partial
 
 from cachetools import LRUCache
@@ -31,6 +32,9 @@ class UpstreamNames:
 
     def current(self) -> Zone:
         return self._own.current()
+
+    def change(self, edit: Callable[[Zone], Zone]) -> None:
+        self._own.change(edit)
 
     async def find(self, domain: str) -> DomainRecord | None:
         """Return the record of a domain, the portal's own before that of upstream; errors are those

@@ -1,13 +1,12 @@
 """Opens the upstream portals of a portal, and puts them behind what it stores itself."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import trio
-from starlette.types import ASGIApp
 
 from skymount.content.cache.block_store import BlockStore
 from skymount.content.cache.disk_cache import DiskCache
@@ -24,7 +23,7 @@ from skymount.server.config import PortalConfig
 from skymount.server.storage.portal_storage import PortalStorage
 from skymount.server.upstream.content import UpstreamContent
 from skymount.server.upstream.entries import UpstreamEntries
-from skymount.server.upstream.loops import HEADER, LoopMiddleware, Loops
+from skymount.server.upstream.loops import HEADER, Loops
 from skymount.server.upstream.names import UpstreamNames
 from skymount.server.upstream.remote_skyfile import RemoteSkyfiles
 from skymount.server.upstream.sectors import SectorCache
@@ -43,10 +42,10 @@ _QUEUE = 128 << 20
 @asynccontextmanager
 async def open_upstream(
     config: PortalConfig, storage: PortalStorage
-) -> AsyncIterator[tuple[PortalStorage, Callable[[ASGIApp], ASGIApp]]]:
+) -> AsyncIterator[tuple[PortalStorage, Loops]]:
     """Open the portals that the configuration names, and what is kept of them; StorageError.
 
-    Yields what the portal is to serve, and what its application is to be wrapped in.
+    Yields what the portal is to serve, and which requests it causes itself.
     """
     store = await trio.to_thread.run_sync(_open_store, config)
     settings = WriteBehindConfig(queue_limit=_QUEUE, finish_timeout=_FINISH)
@@ -69,7 +68,7 @@ async def open_upstream(
                 entries=UpstreamEntries(portals, storage.entries),
                 names=UpstreamNames(portals, storage.names),
             )
-            yield both, partial(LoopMiddleware, loops=loops)
+            yield both, loops
             nursery.cancel_scope.cancel()
 
 

@@ -91,6 +91,11 @@ def base_sector(dialect: Dialect, skylink: Skylink) -> Request:
     return Request("GET", dialect.path("basesector", str(skylink)))
 
 
+def pin(dialect: Dialect, skylink: Skylink) -> Request:
+    """Ask that stored content stays (wire notes 4.7)."""
+    return Request("POST", dialect.path("pin", str(skylink)))
+
+
 def sector(dialect: Dialect, root: bytes, offset: int, length: int) -> Request:
     """Ask for bytes of a sector by its Merkle root (wire notes 4.7)."""
     query = [("root", root.hex()), ("offset", str(offset)), ("length", str(length))]

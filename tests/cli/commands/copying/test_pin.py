@@ -18,10 +18,10 @@ from tests.fakes import portal as faults
 from tests.fakes.portal import FakePortal, Reply, Request
 from tests.fakes.skyfiles import FakeSkyfile, encrypted, noise, of_files, of_metadata, packed
 from tests.mount.keys import until
-from tests.portal_process import PortalProcess, running_portal
+from tests.portal_process import PortalProcess, portal_process, running_portal
 from tests.skymount_process import SKYMOUNT, Sandbox, end
 
-UPLOAD = "^POST (?!.*dryrun)"
+UPLOAD = "^POST .*skyfile(?!.*dryrun)"
 BIG = 3 * SECTOR_SIZE + 1000
 
 
@@ -87,6 +87,7 @@ def test_a_small_file(
         "size": 1000,
         "portal": target,
         "sent": False,
+        "pinned": True,
         "verified": "yes",
     }
     again = box.skymount("pin", *args)
@@ -131,6 +132,39 @@ def test_a_source_without_base_sectors(box: Sandbox, fake: FakePortal, target: s
     assert said.endswith("cannot be uploaded again: no portal proves that it is the content")
 
 
+def test_what_is_damaged_at_the_target_is_replaced(
+    box: Sandbox, fake: FakePortal, tmp_path: Path
+) -> None:
+    """W6: small content is found damaged, of large content that is not looked for."""
+    small, large = of_files({"a": b"small", "b": noise(100_000, 6)}), one_file(BIG, 6)
+    fake.add(small, large)
+    with portal_process(tmp_path / "damaged") as portal:
+        way = ("--from", fake.url, "--to", portal.url)
+        for content, part in ((small, "base"), (large, "base"), (large, "payload")):
+            pinned(box, content.name, *way)
+            (file,) = portal.data.glob(f"v1/skyfiles/*/{content.name}/{part}")
+            whole = file.read_bytes()
+            file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+            sent = pinned(box, content.name, *way)["sent"]
+            assert sent == (part == "base")
+            if not sent:
+                assert pinned(box, "--again", content.name, *way)["sent"]
+            assert file.read_bytes() == whole
+            assert (
+                httpx.get(f"{portal.url}/{content.name}?format=concat").content == content.payload
+            )
+
+
+def test_a_mirror_keeps_what_is_pinned(box: Sandbox, fake: FakePortal, tmp_path: Path) -> None:
+    """W6: it can show the content already, and now has it."""
+    content = one_file(BIG, 7)
+    fake.add(content)
+    with portal_process(tmp_path / "mirror", "--upstream", fake.url) as mirror:
+        found = pinned(box, content.name, "--from", fake.url, "--to", mirror.url)
+        assert (found["sent"], found["pinned"]) == (False, True)
+        assert list(mirror.data.glob(f"v1/skyfiles/*/{content.name}/payload"))
+
+
 def test_the_target_is_the_portal_that_uploads_go_to(
     box: Sandbox, fake: FakePortal, target: str
 ) -> None:
@@ -170,6 +204,7 @@ def test_links_that_can_change(
         "size": 5,
         "portal": target,
         "sent": True,
+        "pinned": True,
         "verified": "yes",
     }
     at_source.succeed("portal", "hns", "set", "--data", names.data, "pinned", skylink)

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from skymount.wire.skylink import Skylink
+from tests.portal_commands import ABSENT, upload, use
 from tests.portal_process import portal_process
 from tests.server.http_client import Client
+from tests.server.storage.stored import damage
 from tests.skymount_process import Sandbox
 
 COMMANDS = [
     f"portal {name}"
     for name in ("list", "show", "remove", "pin", "unpin", "gc", "verify", "export", "import")
 ]
-ABSENT = str(Skylink.v1(b"\7" * 32, 4096))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -25,44 +25,12 @@ def test_help_has_an_example(sandbox: Sandbox, command: str) -> None:
     assert lines[heading + 1].startswith(f"skymount {command}")
 
 
-def _use(sandbox: Sandbox, data: Path, links: list[str]) -> None:
-    """Run every command; the first skyfile is pinned, the second removed, the third swept."""
-    given = ("--data", str(data))
-    rows = json.loads(sandbox.succeed("portal", "list", "--json", *given))
-    assert {row["skylink"] for row in rows} >= set(links)
-    assert links[0] in sandbox.succeed("portal", "list", "--search", "ONE", *given)
-    pinned = sandbox.succeed("portal", "pin", links[0], "--reason", "for good", *given)
-    assert pinned == f"{links[0]} pinned\n"
-    shown = json.loads(sandbox.succeed("portal", "show", links[0], "--json", *given))
-    assert (shown["name"], shown["size"], shown["reason"]) == ("one", 3, "for good")
-    assert "for good" in sandbox.succeed("portal", "show", links[0], *given)
-    refused = sandbox.skymount("portal", "remove", links[0], ABSENT, *given)
-    assert refused.returncode == 1
-    assert refused.stdout == f"{links[0]} pinned\n{ABSENT} absent\n"
-    assert "--even-pinned" in refused.stderr
-    assert sandbox.succeed("portal", "remove", links[1], *given) == f"{links[1]} removed\n"
-    assert "0 skyfiles removed" in sandbox.succeed("portal", "gc", "--keep", "1h", *given)
-    swept = json.loads(sandbox.succeed("portal", "gc", "--keep", "0.001s", "--json", *given))
-    assert swept["skyfiles"] == 1
-    left = json.loads(sandbox.succeed("portal", "list", "--json", *given))
-    assert [row["skylink"] for row in left] == [links[0]]
-    assert sandbox.succeed("portal", "unpin", links[0], *given) == f"{links[0]} unpinned\n"
-    assert "0 damaged" in sandbox.succeed("portal", "verify", *given)
-    absent = sandbox.skymount("portal", "verify", ABSENT, *given)
-    assert absent.returncode == 1
-    assert f"{ABSENT}: it is not stored" in absent.stdout
-
-
-def _upload(client: Client) -> list[str]:
-    return [client.upload_file(name, name.encode()) for name in ("one", "two", "three")]
-
-
 def test_while_a_portal_runs(sandbox: Sandbox, tmp_path: Path) -> None:
     """RT5: it makes the changes itself, and knows of them at once."""
     data = tmp_path / ("deep" * 30) / "data"
     with portal_process(data) as portal, Client(base_url=portal.url) as client:
-        links = _upload(client)
-        _use(sandbox, data, links)
+        links = upload(client)
+        use(sandbox, ["--data", str(data)], links)
         assert client.get(f"/{links[0]}").content == b"one"
         assert [client.get(f"/{link}").status_code for link in links[1:]] == [404, 404]
         assert client.get("/svc/stats").json()["numfiles"] == 1
@@ -72,8 +40,8 @@ def test_while_a_portal_runs(sandbox: Sandbox, tmp_path: Path) -> None:
 def test_while_no_portal_runs(sandbox: Sandbox, tmp_path: Path) -> None:
     """RT5: the command takes the lock."""
     with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
-        links = _upload(client)
-    _use(sandbox, tmp_path, links)
+        links = upload(client)
+    use(sandbox, ["--data", str(tmp_path)], links)
     with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
         assert [client.get(f"/{link}").status_code for link in links] == [200, 404, 404]
 
@@ -86,8 +54,7 @@ def test_a_portal_that_cannot_be_asked(sandbox: Sandbox, tmp_path: Path) -> None
         refused = sandbox.skymount("portal", "remove", link, "--data", str(tmp_path))
         assert refused.returncode == 1
         assert "cannot be asked" in refused.stderr
-        base = tmp_path / "v1/skyfiles" / f"{Skylink.parse(link).root[0]:02x}" / link / "base"
-        base.write_bytes(base.read_bytes()[:-1] + b"y")
+        damage(tmp_path, link, lambda base: base[:-1] + b"y")
         damaged = sandbox.skymount("portal", "verify", "--json", "--data", str(tmp_path))
         assert damaged.returncode == 1
         assert [one["skylink"] for one in json.loads(damaged.stdout)["damaged"]] == [link]
@@ -112,7 +79,7 @@ def test_export_and_import(sandbox: Sandbox, tmp_path: Path) -> None:
     """RT6: beside a portal that runs, into a new directory; no file is written over."""
     data, other, archive = tmp_path / "data", tmp_path / "other", tmp_path / "portal.tar"
     with portal_process(data) as portal, Client(base_url=portal.url) as client:
-        (link, *_) = _upload(client)
+        (link, *_) = upload(client)
         said = sandbox.succeed("portal", "export", archive, "--json", "--data", data)
         assert json.loads(said)["skyfiles"] == 3
         assert archive.stat().st_mode & 0o777 == 0o600

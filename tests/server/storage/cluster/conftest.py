@@ -2,13 +2,18 @@
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 import pytest
 
+from skymount.server.config import ClusterSettings
+from skymount.server.storage.cluster.content_store import SharedContent
+from skymount.server.storage.cluster.database import Database
+from skymount.server.storage.cluster.objects import Objects
 from tests.portal_process import PortalProcess, portal_process
 from tests.server.storage.cluster.servers import (
+    BUCKET,
     CREDENTIALS,
     S3RVER,
     Postgres,
@@ -56,6 +61,27 @@ def shared(s3rver: str, postgres: Postgres, tmp_path: Path) -> Shared:
 def shared_on_each(request: pytest.FixtureRequest, postgres: Postgres, tmp_path: Path) -> Shared:
     """The same on each of the object stores."""
     return Shared.new(request.getfixturevalue(request.param), postgres, tmp_path)
+
+
+@contextmanager
+def opened_content(shared: Shared) -> Iterator[SharedContent]:
+    """Open shared content as a portal does, with a cache and connections of its own."""
+    url = shared.postgres.url(shared.database)
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in CREDENTIALS.items():
+            environment.setenv(name, value)
+        objects = Objects(ClusterSettings(BUCKET, shared.prefix, url, shared.endpoint))
+    with (
+        closing(Database.open(url)) as database,
+        closing(SharedContent(objects, database)) as opened,
+    ):
+        yield opened
+
+
+@pytest.fixture
+def content(shared: Shared) -> Iterator[SharedContent]:
+    with opened_content(shared) as opened:
+        yield opened
 
 
 def running(shared: Shared, directory: Path, *more: str) -> AbstractContextManager[PortalProcess]:

@@ -6,15 +6,16 @@ from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import httpx
 import pytest
 
 from skymount.errors import StorageError
-from skymount.server.config import ClusterSettings
+from skymount.server.storage.catalogue_rows import CatalogueRow
 from skymount.server.storage.cluster import skyfile_rows
 from skymount.server.storage.cluster.content_store import SharedContent
-from skymount.server.storage.cluster.database import SWEEP_LOCK, Database
-from skymount.server.storage.cluster.objects import Objects
-from skymount.server.storage.cluster.sector_reader import Fetching, SectorReader
+from skymount.server.storage.cluster.database import SWEEP_LOCK
+from skymount.server.storage.cluster.sector_reader import Fetching, SectorReader, sector_name
+from skymount.server.storage.cluster.skyfile_object import skyfile_name
 from skymount.server.storage.cluster.sweeper import sweep
 from skymount.server.storage.disk_errors import DiskFullError
 from skymount.server.storage.stored_range import read_range
@@ -26,26 +27,13 @@ from tests.fakes.skyfiles import noise
 from tests.portal_process import PortalProcess
 from tests.server.http_client import Client, message_of
 from tests.server.raw_connection import eventually
-from tests.server.storage.cluster.conftest import running
-from tests.server.storage.cluster.servers import BUCKET, CREDENTIALS, Postgres, Shared
+from tests.server.storage.cluster.conftest import opened_content, running
+from tests.server.storage.cluster.servers import BUCKET, Postgres, Shared
 from tests.server.storage.stored import METADATA, put
 
 pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.timeout(180)]
 
 NO_AGE = -1000.0  # seconds: everything is old
-
-
-@pytest.fixture
-def content(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> Iterator[SharedContent]:
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-    url = shared.postgres.url(shared.database)
-    objects = Objects(ClusterSettings(BUCKET, shared.prefix, url, shared.endpoint))
-    with (
-        closing(Database.open(url)) as database,
-        closing(SharedContent(objects, database)) as opened,
-    ):
-        yield opened
 
 
 def sectors(content: SharedContent) -> set[str]:
@@ -124,7 +112,34 @@ def test_rows_follow_the_objects(content: SharedContent) -> None:
     assert (after.name, after.size, after.disk) == (before.name, before.size, before.disk)
     content.objects.delete([f"skyfiles/{link}"])
     assert sweep(content, NO_AGE) == 2
-    assert skyfile_rows.totals(content.database).read() == (0, 0)
+    assert skyfile_rows.totals(content.database) == (0, 0)
+
+
+def test_an_object_that_is_no_skyfile(content: SharedContent) -> None:
+    """SP2: whatever is in the bucket under such a name, the sweep goes on."""
+    link, foreign = put(content, b"x"), Skylink.v1(b"f" * 32, 99)
+    content.objects.put(skyfile_name(foreign), bytes(65 << 20))
+    content.objects.put("skyfiles/other/directory", b"")
+    content.objects.put("sectors/other", b"")
+    skyfile_rows.remove(content.database, [str(link)])
+    content.objects.put(sector_name(bytes(32)), b"unused")
+    assert sweep(content, NO_AGE) == 1
+    assert skyfile_rows.find(content.database, link)
+    with pytest.raises(StorageError, match="too large"):
+        content.find(foreign)
+
+
+def test_an_object_whose_name_has_an_empty_part(
+    moto: str, postgres: Postgres, tmp_path: Path
+) -> None:
+    """SP2: the client of the store lists nothing then; the message says why."""
+    shared = Shared.new(moto, postgres, tmp_path)
+    httpx.put(f"{moto}/{BUCKET}/{shared.prefix}/sectors//x", content=b"x").raise_for_status()
+    with (
+        opened_content(shared) as content,
+        pytest.raises(StorageError, match="an empty part in its name"),
+    ):
+        sweep(content)
 
 
 def refuse(*_: object) -> None:
@@ -188,6 +203,25 @@ def test_an_upload_into_a_full_store_leaves_no_row(
     assert [row.skylink for row in skyfile_rows.page(content.database, "", 0, 9)[0]] == [here]
 
 
+def test_pages_of_the_list(content: SharedContent) -> None:
+    """SP1: newest first, from each start, and of a search."""
+    links = [Skylink.v1(bytes([number]) * 32, 9) for number in range(23)]
+    for number, link in enumerate(links):
+        stored = 1.0 + number // 2  # two at a time
+        name = f"N{number}_100%"
+        row = CatalogueRow(link, name, 7, 9, 0, False, stored)
+        assert skyfile_rows.put(content.database, row, [], None)
+    ordered = sorted(links, key=lambda link: (-(links.index(link) // 2), str(link)))
+    for start in range(25):
+        rows, total = skyfile_rows.page(content.database, "", start, 5)
+        assert ([row.skylink for row in rows], total) == (ordered[start : start + 5], 23)
+    for search, found in (("n1_", [1]), (str(links[4]), [4]), ("00%", range(23)), ("%n", [])):
+        rows, total = skyfile_rows.page(content.database, search, 0, 50)
+        assert total == len(found)
+        assert {row.skylink for row in rows} == {links[number] for number in found}
+    assert skyfile_rows.totals(content.database) == (23, 23 * 9)
+
+
 def test_one_sweep_in_a_while(content: SharedContent) -> None:
     assert sweep(content, pause=60) == 0
     assert sweep(content, pause=60) is None
@@ -213,6 +247,23 @@ def test_many_readers(content: SharedContent) -> None:
                 )
                 assert piece == payload[at : at + len(piece)]
                 assert piece
+
+
+def test_a_download_begins_with_a_small_piece(content: SharedContent) -> None:
+    """Its client does not wait for a whole sector."""
+    payload = noise(SECTOR_SIZE + 9)
+    found = content.find(put(content, payload))
+    assert found is not None
+    for start in (5, SECTOR_SIZE - 9):
+        with closing(found.payload.source.open()) as opened:
+            assert isinstance(opened, SectorReader)
+            opened.announce(start, len(payload) - start)
+            piece = opened.read(start, 1 << 20)
+            assert 0 < len(piece) <= 256 << 10
+            while start + len(piece) < len(payload):
+                at = start + len(piece)
+                piece += opened.read(at, min(1 << 20, len(payload) - at))
+            assert piece == payload[start:]
 
 
 def test_one_process_sweeps(content: SharedContent) -> None:

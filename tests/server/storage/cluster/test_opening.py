@@ -1,18 +1,37 @@
 """What keeps a portal on shared storage from starting: one line, exit code 1, within seconds."""
 
+import socket
+import ssl
 import subprocess
 import sys
-from contextlib import closing
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
+import trustme
 
 from skymount.errors import ConfigError, StorageError
+from skymount.server.config import ClusterSettings
 from skymount.server.storage.cluster.database import Database
-from skymount.server.storage.cluster.settings import DATABASE_VARIABLE, parse_settings
+from skymount.server.storage.cluster.objects import Objects
+from skymount.server.storage.cluster.settings import (
+    DATABASE_VARIABLE,
+    parse_database,
+    parse_settings,
+)
 from tests.portal_process import failing_start, portal_command, portal_environment
 from tests.server.storage.cluster.conftest import StartPortal
-from tests.server.storage.cluster.servers import CREDENTIALS, Postgres, Shared
+from tests.server.storage.cluster.servers import (
+    BUCKET,
+    CREDENTIALS,
+    WITH_PASSWORD,
+    Postgres,
+    Shared,
+)
 
 pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.timeout(180)]
 
@@ -25,10 +44,14 @@ def refused(shared: Shared, *changes: str, environment: dict[str, str] | None = 
     return failing_start(*arguments, environment=environment or CREDENTIALS)
 
 
+def test_bucket_that_is_missing(shared_on_each: Shared) -> None:
+    """SP7: on both stores."""
+    assert "NoSuchBucket" in refused(shared_on_each, "--store", "s3://missing")
+
+
 def test_store_that_cannot_be_used(shared: Shared) -> None:
-    """SP7: not there, without the bucket, or with other credentials."""
+    """SP7: not there, or with other credentials."""
     assert "cannot be reached" in refused(shared, "--s3-endpoint", "http://127.0.0.1:9")
-    assert "NoSuchBucket" in refused(shared, "--store", "s3://missing")
     wrong = {**CREDENTIALS, "AWS_ACCESS_KEY_ID": "WRONG"}
     said = refused(shared, environment=wrong)
     assert "InvalidAccessKeyId" in said
@@ -44,6 +67,130 @@ def test_database_that_cannot_be_used(shared: Shared, tmp_path: Path) -> None:
     newer = "CREATE TABLE skymount_schema AS SELECT 99 AS version, 98 AS oldest"
     shared.postgres.execute(shared.database, newer)
     assert "its tables are of version 99, which a newer skymount made" in refused(shared)
+
+
+def user_at(shared: Shared, user: str) -> str:
+    return shared.postgres.url(shared.database).replace("skymount@", f"{user}@", 1)
+
+
+def test_users_that_the_database_refuses(shared: Shared) -> None:
+    """SP7: with a wrong password or none, unknown, or without the right to make tables."""
+    execute = partial(shared.postgres.execute, shared.database)
+    execute(f"DROP ROLE IF EXISTS {WITH_PASSWORD}, powerless")
+    execute(f"CREATE ROLE {WITH_PASSWORD} LOGIN PASSWORD 'right'; CREATE ROLE powerless LOGIN")
+    said = refused(
+        shared,
+        *("--database", user_at(shared, WITH_PASSWORD)),
+        environment={**CREDENTIALS, "PGPASSWORD": "wrong"},
+    )
+    assert "password authentication failed" in said
+    assert "wrong" not in said
+    for user, reason in (
+        (WITH_PASSWORD, "no password supplied"),
+        ("nobody-knows", 'role "nobody-knows" does not exist'),
+        ("powerless", "permission denied for schema public"),
+    ):
+        with pytest.raises(StorageError, match=reason):
+            Database.open(user_at(shared, user))
+
+
+class _Silent:
+    """Accepts connections, as the kernel does that, and says nothing."""
+
+    def __enter__(self) -> str:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        return f"127.0.0.1:{self._socket.getsockname()[1]}"
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+
+def test_servers_that_do_not_answer(shared: Shared) -> None:
+    """SP7: an object store, a database, and one that answers as far as to the first statement."""
+    lock = "SELECT pg_advisory_lock(x'736b0003'::bigint), pg_sleep(60)"
+    psql = [shared.postgres.programs / "psql", "-h", shared.postgres.directory, "-U", "skymount"]
+    with (
+        _Silent() as silent,
+        subprocess.Popen([*psql, "-d", shared.database, "-c", lock], cwd="/") as holding,
+        ThreadPoolExecutor(3) as threads,
+    ):
+        try:
+            store = threads.submit(refused, shared, "--s3-endpoint", f"http://{silent}")
+            url = f"postgresql://skymount@{silent}/portals"
+            database = threads.submit(refused, shared, "--database", url)
+            held = threads.submit(refused, shared)
+            assert "no answer in 10 s" in store.result()
+            assert "cannot use the database: connection" in database.result()
+            assert "cannot use the database: no answer in 10 s" in held.result()
+        finally:
+            holding.kill()
+
+
+@contextmanager
+def _unknown_authority(serve: Callable[[ssl.SSLSocket], None], first: bytes = b"") -> Iterator[str]:
+    """Run a server with TLS and a certificate of nobody known; `first` is sent before TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+
+    def run() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection, suppress(OSError):
+                    if first:
+                        connection.recv(8)
+                        connection.sendall(first)
+                    with context.wrap_socket(connection, server_side=True) as secured:
+                        serve(secured)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def test_certificates_that_are_not_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SP7: the message says that it is the certificate."""
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    with _unknown_authority(lambda connection: None) as address:
+        settings = ClusterSettings("bucket", "", "", f"https://{address}")
+        with pytest.raises(StorageError, match="its certificate is not accepted"):
+            Objects(settings).check()
+    with _unknown_authority(lambda connection: None, b"S") as address:
+        url = f"postgresql://user@{address}/portals?sslmode=verify-full&sslrootcert=system"
+        with pytest.raises(StorageError, match="certificate verify failed"):
+            Database.open(url)
+
+
+def test_credentials_that_are_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """SP7: the file that is named for them is not there."""
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "missing"))
+    with pytest.raises(StorageError, match="cannot use the credentials in"):
+        Objects(ClusterSettings(BUCKET, "x", "", "http://127.0.0.1:9"))
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "cannot be read: No such file"),
+        ("", "does not have 64 hex digits"),
+        ("5a" * 31, "does not have 64 hex digits"),
+        ("5a" * 32 + "x", "does not have 64 hex digits"),
+    ],
+)
+def test_key_files_that_have_no_key(content: str | None, reason: str, tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    if content is not None:
+        file.write_text(content)
+        file.chmod(0o600)
+    with pytest.raises(ConfigError, match=reason):
+        parse_settings("s3://bucket", "", DATABASE, file, {})
 
 
 def test_newer_tables_that_fit(shared: Shared, start: StartPortal) -> None:
@@ -68,6 +215,20 @@ def test_another_key_for_skykeys(shared: Shared, start: StartPortal, tmp_path: P
     assert "cannot be used" in refused(shared, "--key-file", str(other))
 
 
+@pytest.mark.parametrize("password", ["s@secret", "s/secret", "s@s/secret", "secret/s@s"])
+def test_password_that_is_not_encoded(password: str) -> None:
+    """SP8: else libpq takes a part of it for a host, and says so."""
+    url = f"postgresql://user:{password}@db/portals"
+    with pytest.raises(ConfigError, match="@ as %40") as caught:
+        parse_database("", {"SKYMOUNT_PORTAL_DATABASE": url})
+    assert "secret" not in str(caught.value)
+    with pytest.raises(ConfigError) as caught:
+        parse_database(url, {})
+    assert "secret" not in str(caught.value)
+    good = "postgresql://user:s%40%2Fs@one,two:5433/portals?application_name=a@b"
+    assert parse_database("", {"SKYMOUNT_PORTAL_DATABASE": good}) == good
+
+
 @pytest.mark.parametrize(
     "database",
     [
@@ -75,6 +236,8 @@ def test_another_key_for_skykeys(shared: Shared, start: StartPortal, tmp_path: P
         "postgresql://user@db/portals?password=secret",
         "postgresql://user@db/portals?sslmode=require&PASSWORD=secret",
         "postgresql://:secret@[",
+        "postgresql://user:s#secret@db/portals",
+        "postgresql://user:s?secret=1@db/portals",
     ],
 )
 def test_password_among_arguments(database: str) -> None:
@@ -104,7 +267,7 @@ def test_malformed_url_with_a_password(host: str) -> None:
 def test_options_of_the_url(postgres: Postgres) -> None:
     url = postgres.url(postgres.new_database()) + "&options=-c%20lock_timeout%3D1234"
     with closing(Database.open(url)) as database:
-        for name, value in (("lock_timeout", "1234ms"), ("statement_timeout", "1min")):
+        for name, value in (("lock_timeout", "1234ms"), ("statement_timeout", "20s")):
             query = "SELECT current_setting(%s)"
             assert database.rows("look", query, (name,)) == [(value,)]
 

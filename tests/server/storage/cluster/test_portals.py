@@ -1,28 +1,22 @@
 """Portals that share an object store and a database: what one stores all have."""
 
 import os
-import random
 import signal
-import socket
 import subprocess
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
-from skymount.wire.registry_entry import Entry, hash_data_key
 from skymount.wire.skylink import SECTOR_SIZE
 from tests.fakes.skyfiles import noise
 from tests.portal_process import PortalProcess, portal_command, portal_environment
 from tests.server.http_client import FORM_TYPE, Client, message_of
 from tests.server.pages.page_client import page, token_of
 from tests.server.raw_connection import eventually
-from tests.server.registry_entries import OWNER, get, post, put, signed
+from tests.server.registry_entries import get, post, put, signed
 from tests.server.storage.cluster.conftest import StartPortal, running
 from tests.server.storage.cluster.servers import Postgres, Shared
 
@@ -152,134 +146,10 @@ def test_entries_are_seen_at_once(pair: Pair) -> None:
         assert "provided revision number is invalid" in message_of(refused)
 
 
-def test_of_many_writers_the_highest_wins(pair: Pair) -> None:
-    """SP3: 16 at two portals; of one revision that with the least hash."""
-    tweak = hash_data_key("many")
-    random_ = random.Random(7)
-    entries = [
-        Entry(tweak, bytes([writer, number]), random_.randrange(20)).sign(OWNER.private_key)
-        for writer in range(16)
-        for number in range(6)
-    ]
-
-    def write(writer: int) -> list[int]:
-        with connected((pair.one, pair.two)[writer % 2].url) as client:
-            return [post(client, entry).status_code for entry in entries[writer * 6 :][:6]]
-
-    with ThreadPoolExecutor(16) as threads:
-        codes = [code for found in threads.map(write, range(16)) for code in found]
-    assert set(codes) <= {204, 400}
-    with connected(pair.one.url) as client:
-        found = get(client, "many")
-    best = max(entries, key=lambda each: (each.entry.revision, -int.from_bytes(each.entry.work)))
-    assert found == best
-
-
-def slow_upload(url: str, content: bytes) -> socket.socket:
-    """Begin an upload of more than is sent."""
-    parts = urlsplit(url)
-    connection = socket.create_connection((parts.hostname, parts.port), timeout=60)
-    head = f"POST /svc/skyfile?filename=x HTTP/1.1\r\nHost: {parts.netloc}\r\n"
-    head += f"Content-Type: text/plain\r\nContent-Length: {2 * len(content)}\r\n\r\n"
-    connection.sendall(head.encode() + content)
-    return connection
-
-
 def objects_of(shared: Shared, directory: str) -> int:
     query = {"list-type": "2", "prefix": f"{shared.prefix}/{directory}/"}
     answer = httpx.get(f"{shared.endpoint}/portals", params=query)
     return answer.text.count("<Key>")
-
-
-def test_a_portal_that_is_killed_loses_nothing(shared: Shared, start: StartPortal) -> None:
-    """SP2: of uploads that it had not acknowledged nothing is seen; what it had is there."""
-    acknowledged: list[tuple[str, bytes]] = []
-
-    def upload(url: str, worker: int) -> None:
-        with connected(url) as client:
-            for number in range(1000):
-                size = LARGE if number % 5 == 4 else 1000
-                content = b"%d %d" % (worker, number) + noise(size)
-                try:
-                    acknowledged.append((client.upload_file("x", content), content))
-                except httpx.HTTPError:
-                    return
-
-    with start(shared) as one, start(shared) as two:
-        workers = [threading.Thread(target=upload, args=(one.url, at)) for at in range(3)]
-        for worker in workers:
-            worker.start()
-        connection = slow_upload(one.url, noise(2 * SECTOR_SIZE + 5))
-        eventually(lambda: len(acknowledged) >= 12)
-        one.kill()
-        for worker in workers:
-            worker.join()
-        connection.close()
-        with connected(two.url) as client:
-            for link, content in acknowledged:
-                assert client.get(f"/{link}").content == content
-        rows = shared.postgres.execute(shared.database, "SELECT count(*) FROM skyfiles")
-        assert objects_of(shared, "skyfiles") <= int(rows) <= len(acknowledged) + 3
-
-
-def test_a_database_that_restarts(shared: Shared, start: StartPortal) -> None:
-    """SP5: errors while it is away, then all works again, and nothing acknowledged is lost."""
-    entries: dict[str, int] = {}
-    links: list[str] = []
-    statuses: set[int] = set()
-    stop = threading.Event()
-
-    def write(url: str, key: str) -> None:
-        with connected(url) as client:
-            revision = 0
-            while not stop.is_set():
-                answer = post(client, signed(key, b"x", revision))
-                statuses.add(answer.status_code)
-                if answer.status_code == 204:
-                    entries[key] = revision
-                revision += 1
-
-    def upload(url: str) -> None:
-        with connected(url) as client:
-            number = 0
-            while not stop.is_set():
-                number += 1
-                part = {"Content-Type": "text/plain"}
-                answer = client.post(
-                    f"/svc/skyfile?filename={number}", content=b"%d" % number, headers=part
-                )
-                statuses.add(answer.status_code)
-                if answer.status_code == 200:
-                    links.append(answer.json()["skylink"])
-
-    with start(shared) as one, start(shared) as two:
-        threads = [
-            threading.Thread(target=write, args=(one.url, "a")),
-            threading.Thread(target=write, args=(two.url, "b")),
-            threading.Thread(target=upload, args=(two.url,)),
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            eventually(lambda: len(entries) == 2 and len(links) > 3)
-            shared.postgres.stop()
-            eventually(lambda: 500 in statuses)
-            shared.postgres.start()
-            before, count = dict(entries), len(links)
-            eventually(lambda: all(entries[key] > before[key] for key in before))
-            eventually(lambda: len(links) > count)
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
-        assert statuses <= {200, 204, 500}
-        with connected(one.url) as client:
-            for key, revision in entries.items():
-                found = get(client, key)
-                assert found is not None
-                assert found.entry.revision >= revision
-            for link in links:
-                assert client.get(f"/{link}").status_code == 200
 
 
 def test_workers(shared: Shared, start: StartPortal) -> None:

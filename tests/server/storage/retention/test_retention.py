@@ -1,6 +1,5 @@
 """What is old and not pinned leaves; nothing else does."""
 
-import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from skymount.wire.skylink import Skylink
 from tests.portal_process import portal_process
 from tests.server.http_client import Client
 from tests.server.raw_connection import eventually
-from tests.server.storage.stored import put
+from tests.server.storage.stored import put, set_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ async def test_the_sweep_leaves_what_is_pinned_or_new(kept: Kept) -> None:
     assert await kept.retention.pin(links[7], "why not")
     assert (await kept.retention.sweep(time.time() - 3600)).skyfiles == 0
     forgotten: list[Skylink] = []
-    kept.retention.on_removal(forgotten.append)
+    kept.retention.on_change(forgotten.append)
     swept = await kept.retention.sweep(time.time() + 1)
     assert swept.skyfiles == 119
     assert [link for link in links if kept.store.find(link)] == [links[7]]
@@ -137,8 +136,7 @@ def test_pins_survive_a_damaged_catalogue(tmp_path: Path) -> None:
         link = client.upload_file("a", b"a")
         assert client.post(f"/svc/pin/{link}").status_code == 204
     (tmp_path / "v1/catalogue.sqlite3").write_bytes(b"damaged" * 1000)
-    base = tmp_path / "v1/skyfiles" / f"{Skylink.parse(link).root[0]:02x}" / link / "base"
-    os.utime(base, (1, 1))
+    set_time(tmp_path, link, 1)
     with (
         portal_process(tmp_path, "--keep", "1s") as portal,
         Client(base_url=portal.url) as client,

@@ -43,25 +43,34 @@ _START = 1 << 10  # bytes that show whether content may be a document
 @click.option(
     "--recursive", is_flag=True, help="Bring what is linked in JSON documents, too, and in those."
 )
+@click.option("--again", is_flag=True, help="Send also what the portal has: it may be damaged.")
 @copying_options
 @json_option
 def pin(
-    links: tuple[str, ...], recursive: bool, source: "Config", target: "Config", as_json: bool
+    links: tuple[str, ...],
+    recursive: bool,
+    again: bool,
+    source: "Config",
+    target: "Config",
+    as_json: bool,
 ) -> None:
     """Bring the content of each LINK to another portal.
 
     It has the same skylink there, which is printed. LINK is a skylink in any form, a domain
     (hns://NAME) or a document (skydb/KEY/DATAKEY.json); what a v2 skylink, a domain or a document
     leads to now is brought. With a path all of the content is brought. Content is sent only if it
-    is proved, and not if the portal has it already.
+    is proved, and not if the portal has it already: --again sends it even then, which replaces what
+    is damaged there.
 
     Some content cannot keep its skylink: what a portal encrypted, and large content that is stored
     in another layout than the portal uses. It is refused, and not sent. After a failure the same
     command goes on where it was: large content is kept on disk until the portal has it.
 
     With --recursive the content of each skylink in a JSON document is brought as well, and so on,
-    up to 10,000 links and 16 documents one behind the other. --json prints an object for each
-    content, with `link`, `skylink`, `size`, `portal`, `sent` (false if the portal had it), and
+    up to 10,000 links and 16 documents one behind the other.
+
+    --json prints an object for each content, with `link`, `skylink`, `size`, `portal`, `sent`
+    (false if the portal had it), `pinned` (whether the portal says that it keeps it), and
     `verified`: "no" if only a portal says that the link leads to it.
 
     \b
@@ -73,12 +82,13 @@ def pin(
     from skymount.cli.session import run_with_content
 
     wanted = [_Task(link, _parse(link)) for link in links]
+    manner = _Manner(recursive, again, as_json)
     url = _target_url(source, target)
     source = replace(source, verify=_proving(source))
     with progress() as bar:
 
         async def main(session: "ContentSession") -> _Summary:
-            return await _pin_all(session, target, url, wanted, recursive, as_json, bar)
+            return await _pin_all(session, target, url, wanted, manner, bar)
 
         done = run_with_content(source, main)
     if done.failed:
@@ -124,6 +134,15 @@ class _Task:
     """Documents above it."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Manner:
+    """The flags of a run."""
+
+    recursive: bool
+    again: bool
+    as_json: bool
+
+
 @dataclass(slots=True)
 class _Summary:
     tried: int = 0
@@ -138,8 +157,7 @@ async def _pin_all(
     target: "Config",
     url: str,
     wanted: "Sequence[_Task]",
-    recursive: bool,
-    as_json: bool,
+    manner: _Manner,
     bar: Progress | None,
 ) -> _Summary:
     from skymount.content.replication.pinner import Pinner
@@ -148,7 +166,7 @@ async def _pin_all(
 
     async with open_portals({url: target.portal_options[url]}, target.timeout) as portals:
         pinner = Pinner(session.portals, session.reader, portals, default_place(), warn)
-        run = _Run(session, pinner, as_json, bar, recursive)
+        run = _Run(session, pinner, manner, bar)
         return await run.bring(wanted)
 
 
@@ -159,15 +177,13 @@ class _Run:
         self,
         session: "ContentSession",
         pinner: "Pinner",
-        as_json: bool,
+        manner: _Manner,
         bar: Progress | None,
-        recursive: bool,
     ) -> None:
         self._session = session
         self._pinner = pinner
-        self._as_json = as_json
+        self._manner = manner
         self._bar = bar
-        self._recursive = recursive
         self._brought: set[Skylink] = set()
         self._linked: set[Skylink] = set()
         """Links in documents that were or will be followed."""
@@ -207,7 +223,7 @@ class _Run:
         if task.depth and not is_new:
             return []
         with naming_absent_content(skylink):
-            pinned = await self._pinner.pin(skylink, self._bar)
+            pinned = await self._pinner.pin(skylink, self._bar, again=self._manner.again)
         self._brought.add(skylink)
         self._summary.sent += not pinned.was_there
         found = {
@@ -216,10 +232,11 @@ class _Run:
             "size": pinned.size,
             "portal": self._pinner.portal.url,
             "sent": not pinned.was_there,
+            "pinned": pinned.is_pinned,
             "verified": "yes" if is_verified else "no",
         }
-        emit(found, self._as_json, [str(skylink)])
-        return await self._links_in(skylink, task) if self._recursive and is_new else []
+        emit(found, self._manner.as_json, [str(skylink)])
+        return await self._links_in(skylink, task) if self._manner.recursive and is_new else []
 
     async def _resolve(self, task: _Task) -> "tuple[Skylink, bool]":
         """Return the content that a link leads to now, and whether that is verified."""

@@ -5,15 +5,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import click
 
 from skymount.cli import completion
-from skymount.cli.options import data_option
+from skymount.cli.commands.portal_data.storage_options import with_storage
 from skymount.cli.output import emit, json_option, progress, readable_size, warn
-from skymount.errors import StorageError
 from skymount.storage import atomic_file
+
+if TYPE_CHECKING:
+    from skymount.server.config import PortalConfig
 
 _file = click.argument(
     "file", type=click.Path(path_type=Path, allow_dash=True), shell_complete=completion.files
@@ -42,14 +44,14 @@ def _new_file(path: Path) -> Iterator[IO[bytes]]:
 
 @click.command("export")
 @_file
-@data_option
+@with_storage
 @click.option(
     "--with-skykeys",
     is_flag=True,
     help="Add the skykeys. Whoever has the archive can then decrypt the content.",
 )
 @json_option
-def export(file: Path, data: Path, with_skykeys: bool, as_json: bool) -> None:
+def export(file: Path, config: "PortalConfig", with_skykeys: bool, as_json: bool) -> None:
     """Write all that a portal keeps into a tar archive.
 
     FILE is a new file, or - for standard output. A portal may run meanwhile.
@@ -60,37 +62,39 @@ def export(file: Path, data: Path, with_skykeys: bool, as_json: bool) -> None:
       skymount portal export - | ssh backup 'cat > portal.tar'
     """
     from skymount.server.backup import exporting
+    from skymount.server.storage.cluster.choice import open_reader
 
-    if not (data / "v1").is_dir():
-        raise StorageError(f"{data}: no portal keeps its data there")
     if with_skykeys:
         warn("the archive has the skykeys: keep it as secret as they are")
-    with _new_file(file) as opened, progress() as bar:
+    with open_reader(config) as reader, _new_file(file) as opened, progress() as bar:
         done = exporting.export(
-            data,
+            reader,
             opened,
             with_skykeys=with_skykeys,
             progress=lambda size: bar(size, None) if bar else None,
         )
-    if str(file) == "-":
-        return
-    report = {name: getattr(done, name) for name in done.__slots__}
-    line = f"{done.skyfiles:,} skyfiles, {readable_size(done.bytes)}; {done.entries:,} entries"
-    emit(report, as_json, [line])
+    for problem in done.problems:
+        warn(problem)
+    if str(file) != "-":
+        report = {name: getattr(done, name) for name in done.__slots__}
+        line = f"{done.skyfiles:,} skyfiles, {readable_size(done.bytes)}; {done.entries:,} entries"
+        emit(report, as_json, [line])
+    if done.problems:
+        sys.exit(1)
 
 
 @click.command("import")
 @_file
-@data_option
+@with_storage
 @click.option("--with-skykeys", is_flag=True, help="Take the skykeys, too, if there are any.")
 @json_option
-def import_(file: Path, data: Path, with_skykeys: bool, as_json: bool) -> None:
-    """Bring what is in an archive into a data directory.
+def import_(file: Path, config: "PortalConfig", with_skykeys: bool, as_json: bool) -> None:
+    """Bring what is in an archive to where a portal keeps it.
 
-    FILE is an archive of `skymount portal export`, or - for standard input. No portal may run there
-    meanwhile. All of it is verified. What is there already stays, and so does a newer entry, so an
-    import that was ended can be run again. If something is damaged, it is printed, and the exit
-    code is 1.
+    FILE is an archive of `skymount portal export`, or - for standard input. No portal may run on
+    --data meanwhile; portals on --store may. All of it is verified. What is there already stays,
+    and so does a newer entry, so an import that was ended can be run again. If something is
+    damaged, it is printed, and the exit code is 1.
 
     \b
     Example:
@@ -103,7 +107,7 @@ def import_(file: Path, data: Path, with_skykeys: bool, as_json: bool) -> None:
         progress() as bar,
     ):
         done = importing.import_archive(
-            data,
+            config,
             opened,
             with_skykeys=with_skykeys,
             progress=lambda size: bar(size, None) if bar else None,

@@ -3,16 +3,16 @@
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from skymount.cli.options import data_option
+from skymount.cli.commands.portal_data.storage_options import with_storage
 from skymount.cli.output import emit, json_option, progress, readable_size, warn
-from skymount.errors import NotFoundError, StorageError
+from skymount.errors import NotFoundError
 
 if TYPE_CHECKING:
+    from skymount.server.config import PortalConfig
     from skymount.server.control import Outcome
     from skymount.server.storage.catalogue_rows import CatalogueRow
     from skymount.server.storage.retention.pin_store import Pin
@@ -47,7 +47,7 @@ def size(context: click.Context, parameter: click.Parameter, value: str | None) 
 
 
 @click.command("list")
-@data_option
+@with_storage
 @click.option("--search", default="", metavar="TEXT", help="Only what has this in its name.")
 @click.option(
     "--limit",
@@ -56,8 +56,15 @@ def size(context: click.Context, parameter: click.Parameter, value: str | None) 
     show_default=True,
     help="Print at most so many, the newest.",
 )
+@click.option(
+    "--start",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="NUMBER",
+    help="Leave out so many, the newest.",
+)
 @json_option
-def list_(data: Path, search: str, limit: int, as_json: bool) -> None:
+def list_(config: "PortalConfig", search: str, limit: int, start: int, as_json: bool) -> None:
     """List what a portal stores, newest first.
 
     It may run meanwhile.
@@ -67,22 +74,18 @@ def list_(data: Path, search: str, limit: int, as_json: bool) -> None:
       skymount portal list
       skymount portal list --search report --json | jq -r '.[].skylink'
     """
-    from skymount.server.storage import catalogue_database
-    from skymount.server.storage.local_catalogue import catalogue_path
-    from skymount.server.storage.retention import pin_store
+    from skymount.server.storage.cluster.choice import open_reader
 
-    found = catalogue_database.peek_page(catalogue_path(data), search, 0, limit)
-    if found is None:
-        raise StorageError(f"{data}: no portal keeps its data there")
-    rows, total = found
-    pins = pin_store.peek_pins(data, [row.skylink for row in rows])
+    with open_reader(config) as reader:
+        rows, total = reader.page(search, start, limit)
+        pins = reader.pins([row.skylink for row in rows])
     emit(
         [_described(row, pins.get(row.skylink)) for row in rows],
         as_json,
         (_line(row, pins.get(row.skylink)) for row in rows),
     )
-    if total > len(rows):
-        warn(f"{total - len(rows):,} more are not listed: see --limit")
+    if left := max(0, total - start - len(rows)):
+        warn(f"{left:,} more are not listed: see --limit and --start")
 
 
 def _line(row: "CatalogueRow", pin: "Pin | None") -> str:
@@ -111,9 +114,9 @@ def _described(row: "CatalogueRow", pin: "Pin | None") -> dict[str, Any]:
 
 @click.command()
 @click.argument("skylink", metavar="SKYLINK")
-@data_option
+@with_storage
 @json_option
-def show(skylink: str, data: Path, as_json: bool) -> None:
+def show(skylink: str, config: "PortalConfig", as_json: bool) -> None:
     """Show what a portal stores of one skylink.
 
     It may run meanwhile.
@@ -122,15 +125,14 @@ def show(skylink: str, data: Path, as_json: bool) -> None:
     Example:
       skymount portal show SKYLINK
     """
-    from skymount.server.storage import catalogue_database
-    from skymount.server.storage.local_catalogue import catalogue_path
-    from skymount.server.storage.retention import pin_store
+    from skymount.server.storage.cluster.choice import open_reader
 
     (parsed,) = _skylinks([skylink])
-    row = catalogue_database.peek_row(catalogue_path(data), parsed)
-    if row is None:
-        raise NotFoundError(f"{parsed} is not stored in {data}")
-    pin = pin_store.peek_pins(data, [parsed]).get(parsed)
+    with open_reader(config) as reader:
+        row = reader.row(parsed)
+        if row is None:
+            raise NotFoundError(f"{parsed} is not stored")
+        pin = reader.pins([parsed]).get(parsed)
     shown = _described(row, pin)
     lines = [
         f"skylink: {parsed}",
@@ -154,11 +156,13 @@ def _skylinks(links: Sequence[str]) -> "list[Skylink]":
     return found
 
 
-def _send(data: Path, action: str, links: Sequence[str] = (), **given: Any) -> "Outcome":
+def _send(
+    config: "PortalConfig", action: str, links: Sequence[str] = (), **given: Any
+) -> "Outcome":
     from skymount.server import control
 
     names = [str(skylink) for skylink in _skylinks(links)]
-    return control.send(data, control.Command(action, names, **given))  # type: ignore[arg-type]
+    return control.send(config, control.Command(action, names, **given))  # type: ignore[arg-type]
 
 
 def _report(outcome: "Outcome", as_json: bool) -> None:
@@ -169,21 +173,23 @@ def _report(outcome: "Outcome", as_json: bool) -> None:
 
 @click.command()
 @_links
-@data_option
+@with_storage
 @click.option("--even-pinned", is_flag=True, help="Remove what is pinned, with its pin.")
 @json_option
-def remove(skylinks: tuple[str, ...], data: Path, even_pinned: bool, as_json: bool) -> None:
+def remove(
+    skylinks: tuple[str, ...], config: "PortalConfig", even_pinned: bool, as_json: bool
+) -> None:
     """Remove content from a portal.
 
-    What is pinned stays. A running portal does it itself. Other portals and caches may have the
-    content still.
+    What is pinned stays. A portal that runs on --data does it itself. Other portals and caches may
+    have the content still.
 
     \b
     Examples:
       skymount portal remove SKYLINK
       skymount portal remove --even-pinned SKYLINK
     """
-    outcome = _send(data, "remove", skylinks, even_pinned=even_pinned)
+    outcome = _send(config, "remove", skylinks, even_pinned=even_pinned)
     _report(outcome, as_json)
     states = set(outcome.skylinks.values())
     if "pinned" in states:
@@ -194,17 +200,17 @@ def remove(skylinks: tuple[str, ...], data: Path, even_pinned: bool, as_json: bo
 
 @click.command()
 @_links
-@data_option
+@with_storage
 @click.option("--reason", default="", metavar="TEXT", help="Why it is kept.")
 @json_option
-def pin(skylinks: tuple[str, ...], data: Path, reason: str, as_json: bool) -> None:
+def pin(skylinks: tuple[str, ...], config: "PortalConfig", reason: str, as_json: bool) -> None:
     """Keep content, whatever --keep says.
 
     \b
     Example:
       skymount portal pin SKYLINK --reason "release 1.2"
     """
-    outcome = _send(data, "pin", skylinks, reason=reason)
+    outcome = _send(config, "pin", skylinks, reason=reason)
     _report(outcome, as_json)
     if set(outcome.skylinks.values()) != {"pinned"}:
         sys.exit(1)
@@ -212,9 +218,9 @@ def pin(skylinks: tuple[str, ...], data: Path, reason: str, as_json: bool) -> No
 
 @click.command()
 @_links
-@data_option
+@with_storage
 @json_option
-def unpin(skylinks: tuple[str, ...], data: Path, as_json: bool) -> None:
+def unpin(skylinks: tuple[str, ...], config: "PortalConfig", as_json: bool) -> None:
     """Let content go when it is old.
 
     It is not removed now.
@@ -223,14 +229,14 @@ def unpin(skylinks: tuple[str, ...], data: Path, as_json: bool) -> None:
     Example:
       skymount portal unpin SKYLINK
     """
-    outcome = _send(data, "unpin", skylinks)
+    outcome = _send(config, "unpin", skylinks)
     _report(outcome, as_json)
     if set(outcome.skylinks.values()) != {"unpinned"}:
         sys.exit(1)
 
 
 @click.command()
-@data_option
+@with_storage
 @click.option(
     "--keep",
     required=True,
@@ -239,10 +245,10 @@ def unpin(skylinks: tuple[str, ...], data: Path, as_json: bool) -> None:
     help="Remove what was stored longer ago, like 30d or 12h, and is not pinned.",
 )
 @json_option
-def gc(data: Path, keep: float, as_json: bool) -> None:
+def gc(config: "PortalConfig", keep: float, as_json: bool) -> None:
     """Remove old content that is not pinned.
 
-    A running portal does it itself.
+    A portal that runs on --data does it itself.
 
     \b
     Example:
@@ -250,16 +256,16 @@ def gc(data: Path, keep: float, as_json: bool) -> None:
     """
     import time
 
-    outcome = _send(data, "sweep", before=time.time() - keep)
+    outcome = _send(config, "sweep", before=time.time() - keep)
     line = f"{outcome.skyfiles:,} skyfiles removed, {readable_size(outcome.bytes)}"
     emit({"skyfiles": outcome.skyfiles, "bytes": outcome.bytes}, as_json, [line])
 
 
 @click.command()
 @click.argument("skylinks", metavar="[SKYLINK]...", nargs=-1)
-@data_option
+@with_storage
 @json_option
-def verify(skylinks: tuple[str, ...], data: Path, as_json: bool) -> None:
+def verify(skylinks: tuple[str, ...], config: "PortalConfig", as_json: bool) -> None:
     """Compare what a portal stores with its skylinks.
 
     All of it is read, or what is named. A portal may run meanwhile. If something is damaged, it is
@@ -270,17 +276,15 @@ def verify(skylinks: tuple[str, ...], data: Path, as_json: bool) -> None:
       skymount portal verify
       skymount portal verify SKYLINK
     """
+    from skymount.server.storage.cluster.choice import open_reader
     from skymount.server.storage.retention import verification
-    from skymount.server.storage.skyfile_store import SkyfileStore
 
-    if not (data / "v1").is_dir():
-        raise StorageError(f"{data}: no portal keeps its data there")
     asked = _skylinks(skylinks) if skylinks else None
     damaged: list[dict[str, str]] = []
     skyfiles = read = 0
     seen = set[str]()
-    with progress() as show_progress:
-        for found in verification.verify(SkyfileStore.beside(data), asked):
+    with open_reader(config) as reader, progress() as show_progress:
+        for found in verification.verify(reader, asked):
             skyfiles, read = skyfiles + 1, read + found.size
             seen.update([str(found.skylink)] if asked else [])
             if found.problem:

@@ -12,6 +12,8 @@ from skymount.errors import ConfigError
 from skymount.server.config import PortalConfig
 from skymount.server.storage.local_storage import open_local
 from skymount.server.storage.portal_storage import PortalStorage
+from skymount.server.storage.reading.local_reader import LocalReader
+from skymount.server.storage.reading.storage_reader import StorageReader
 
 if TYPE_CHECKING:
     from skymount.server.storage.cluster.names import SharedNames
@@ -23,7 +25,21 @@ def open_storage(config: PortalConfig) -> AbstractAsyncContextManager[PortalStor
         return open_local(config.data, config.keep)
     with _libraries("--store"):
         from skymount.server.storage.cluster.opening import open_cluster
-    return open_cluster(config.cluster)
+    return open_cluster(config.cluster, config.keep)
+
+
+@contextmanager
+def open_reader(config: PortalConfig) -> Iterator[StorageReader]:
+    """Open what commands read, beside portals that run; ConfigError, StorageError. Blocks."""
+    if config.cluster is None:
+        with closing(LocalReader(config.data)) as reader:
+            yield reader
+        return
+    with _libraries("--store"):
+        from skymount.server.storage.cluster.opening import open_shared
+        from skymount.server.storage.reading.shared_reader import SharedReader
+    with open_shared(config.cluster) as (content, skykeys):
+        yield SharedReader(content, skykeys)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ Everything blocks.
 """
 
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -19,7 +18,8 @@ from datetime import datetime
 from cachetools import TTLCache
 
 from skymount.errors import MalformedError, StorageError
-from skymount.server.storage.cluster import skyfile_rows
+from skymount.server.storage.catalogue_rows import CatalogueRow
+from skymount.server.storage.cluster import skyfile_removal, skyfile_rows
 from skymount.server.storage.cluster.database import Database
 from skymount.server.storage.cluster.objects import Objects
 from skymount.server.storage.cluster.sector_reader import (
@@ -28,37 +28,34 @@ from skymount.server.storage.cluster.sector_reader import (
     sector_name,
     without_padding,
 )
-from skymount.server.storage.cluster.skyfile_object import SkyfileObject
+from skymount.server.storage.cluster.skyfile_object import SKYFILES, SkyfileObject, skyfile_name
 from skymount.server.storage.cluster.skyfile_rows import describe
-from skymount.server.storage.disk_errors import DiskFullError
+from skymount.server.storage.disk_errors import DiskFullError, StorageUnavailableError
 from skymount.server.storage.stored_range import InMemory, OpenBytes, StoredBytes, StoredRange
 from skymount.server.storage.stored_skyfile import SMALL_SIZE, BuiltSkyfile, StoredSkyfile
 from skymount.wire import merkle
 from skymount.wire.base_sector import Layout
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 
-SKYFILES, SECTORS = "skyfiles", "sectors"
+SECTORS = "sectors"
 
 _UPLOAD_SECTORS = 6  # of one upload that are put at once
 _SECTORS = 16  # of all uploads
+_ROOM_WAIT = 30.0  # seconds until one of them is stored
 _READS = 32
+_PUBLISHING = 4  # times that an upload stores what is removed meanwhile
 _CACHE_SIZE = 64 << 20  # bytes of skyfile objects in memory
-_CACHE_TIME = 60.0  # seconds after which a removal by another portal shows
 
 
 def _memory(found: SkyfileObject) -> int:
     return len(found.base) + 4096 + 128 * len(found.roots)
 
 
-def skyfile_name(skylink: Skylink) -> str:
-    """Return the name of the object of a skyfile."""
-    return f"{SKYFILES}/{skylink}"
-
-
 class SharedContent:
     """The skyfiles. Use `close`."""
 
-    takes_parts = False  # the name of a sector is its root
+    small = None
+    memory_time = 60.0
 
     def __init__(self, objects: Objects, database: Database) -> None:
         self.objects = objects
@@ -67,7 +64,7 @@ class SharedContent:
         self.room = threading.BoundedSemaphore(_SECTORS)
         self._fetching = Fetching(_READS)
         self._cache: TTLCache[Skylink, SkyfileObject] = TTLCache(
-            _CACHE_SIZE, _CACHE_TIME, getsizeof=_memory
+            _CACHE_SIZE, self.memory_time, getsizeof=_memory
         )
         self._cache_lock = threading.Lock()
 
@@ -77,6 +74,9 @@ class SharedContent:
 
     def begin(self) -> "SharedUpload":
         return SharedUpload(self)
+
+    def begin_in_parts(self) -> None:
+        """Return nothing: the name of a sector is its root."""
 
     def find(self, skylink: Skylink) -> StoredSkyfile | None:
         found = self.load(skylink)
@@ -113,17 +113,11 @@ class SharedContent:
         return SectorReader(self.objects, self._fetching, roots)
 
     def remove(self, skylink: Skylink, stored_before: float | None = None) -> bool:
-        """Remove a skyfile in one step. The sweeper removes its sectors."""
-        if stored_before is not None:
-            row = skyfile_rows.find(self.database, skylink)
-            if row is not None and row.stored >= stored_before:
-                return False
-        was_here = self.objects.get(skyfile_name(skylink)) is not None
-        self.objects.delete([skyfile_name(skylink)])
+        """Remove a skyfile that is not pinned. The sweeper removes its sectors."""
+        is_removed = skyfile_removal.remove(self.database, self.objects, skylink, stored_before)
         with self._cache_lock:
             self._cache.pop(skylink, None)
-        skyfile_rows.remove(self.database, [str(skylink)])
-        return was_here
+        return is_removed
 
     def skylinks(self) -> Iterator[Skylink]:
         for found in self.objects.list(SKYFILES):
@@ -152,8 +146,7 @@ class SharedUpload:
             for done in [each for each in self._putting if each.done()]:
                 self._putting.remove(done)
                 done.result()
-        self._room.acquire()
-        self._content.room.acquire()
+        self._wait_for_room()
         putting = self._content.writers.submit(
             self._content.objects.put, sector_name(root), without_padding(sector)
         )
@@ -161,11 +154,12 @@ class SharedUpload:
         with self._lock:
             self._putting.append(putting)
 
-    def put_part(self, offset: int, part: bytes | bytearray) -> None:
-        raise NotImplementedError
-
-    def take_parts(self) -> bytes:
-        raise NotImplementedError
+    def _wait_for_room(self) -> None:
+        if self._room.acquire(timeout=_ROOM_WAIT):
+            if self._content.room.acquire(timeout=_ROOM_WAIT):
+                return
+            self._room.release()
+        raise StorageUnavailableError("the object store does not answer")
 
     def _release(self, _: Future[None]) -> None:
         self._content.room.release()
@@ -179,16 +173,24 @@ class SharedUpload:
             putting.result()
         roots = [built.roots[at : at + 32] for at in range(0, len(built.roots), 32)]
         found = SkyfileObject(built.base, tuple(roots), tuple(root for root, _ in spilled))
-        raw = bytes(found)
         extension = b"".join(sector.ljust(SECTOR_SIZE, b"\0") for sector in built.spilled)
-        row = describe(skylink, built.base, extension, time.time(), len(roots))
-        is_new = skyfile_rows.put(self._content.database, row, found.roots, self._began)
+        row = describe(skylink, built.base, extension, 0.0, len(roots))
+        for _ in range(_PUBLISHING):
+            self._publish(row, found)
+            # A removal between the two steps takes the row, and what was there of the object.
+            if skyfile_rows.find(self._content.database, skylink) is not None:
+                return
+        raise StorageError("it is removed again and again: upload it later")
+
+    def _publish(self, row: CatalogueRow, found: SkyfileObject) -> None:
+        database = self._content.database
+        stored = skyfile_rows.put(database, row, found.roots, self._began)
         try:
-            self._content.objects.put(skyfile_name(skylink), raw)
+            self._content.objects.put(skyfile_name(row.skylink), bytes(found))
         except DiskFullError:  # it was not stored; after other errors it may be there
-            if is_new:
+            if stored:
                 with suppress(StorageError):  # the sweeper removes the row then
-                    skyfile_rows.withdraw(self._content.database, row)
+                    skyfile_rows.withdraw(database, row.skylink, stored)
             raise
 
     def close(self) -> None:

@@ -7,32 +7,71 @@ import logging
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, LiteralString, TypeAlias, TypeVar
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, LiteralString, TypeAlias, TypeVar, TypeVarTuple
 
 import psycopg
 import trio
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool, PoolTimeout
 
+from skymount.concurrency import in_one_of
 from skymount.errors import StorageError
 from skymount.server.storage.cluster.migrations import OLDEST, STEPS, VERSION
-from skymount.server.storage.disk_errors import DiskFullError
+from skymount.server.storage.disk_errors import DiskFullError, StorageUnavailableError
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 T = TypeVar("T")
+_Args = TypeVarTuple("_Args")
 
 CONNECTIONS = 8  # of one process
 PUBLISH_LOCK, SWEEP_LOCK, _MIGRATION_LOCK = 0x736B0001, 0x736B0002, 0x736B0003
+KEEP_LOCK = 0x736B0004
 
 _CONNECT_TIME = 5  # seconds
 _WAIT = 5.0  # seconds for a free connection
-_STATEMENT_TIME = 60_000  # milliseconds
+_THREAD_WAIT = 15.0  # seconds for a free thread
+_STATEMENT_TIME = 20_000  # milliseconds after which the database breaks a statement off
+_ANSWER_TIME = 25.0  # seconds after which a database that does not do that is given up
+_FIRST_ANSWER_TIME = 10.0  # seconds, at the start
+_MIGRATION_TIME = 600.0  # seconds that a change of the tables may take
 _COUNT_PAUSE = 2.0  # seconds between two counts of the same rows
 _COUNT_SHARE = 50  # a count may take the database at most one part in so many of the time
 
-logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
+logging.getLogger("psycopg").setLevel(logging.ERROR)
+
+
+class _NoAnswerError(psycopg.OperationalError):
+    """The database has not answered in time."""
+
+
+class _Connection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection that is given up, and closed, when the database does not answer."""
+
+    answer_time = _ANSWER_TIME
+
+    def wait(self, gen: Generator[Any, Any, T], *args: Any, **options: Any) -> T:
+        try:
+            return super().wait(_limited(gen, self.answer_time), *args, **options)
+        except _NoAnswerError:
+            self.close()
+            raise
+
+
+def _limited(steps: Generator[Any, Any, T], seconds: float) -> Generator[Any, Any, T]:
+    """Pass on what psycopg waits for, some times a second, until the time is over."""
+    end = time.monotonic() + seconds
+    try:
+        wanted = next(steps)
+        while True:
+            ready = yield wanted
+            if not ready and time.monotonic() > end:
+                raise _NoAnswerError(f"no answer in {seconds:.0f} s")
+            wanted = steps.send(ready)
+    except StopIteration as done:
+        found: T = done.value
+        return found
 
 
 @contextmanager
@@ -40,11 +79,18 @@ def _errors(action: str) -> Iterator[None]:
     try:
         yield
     except PoolTimeout:
-        raise StorageError(f"cannot {action}: the database does not answer") from None
+        raise StorageUnavailableError(f"cannot {action}: the database does not answer") from None
     except psycopg.Error as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        kind = DiskFullError if isinstance(error, psycopg.errors.DiskFull) else StorageError
-        raise kind(f"cannot {action}: {reason}") from None
+        raise _kind(error)(f"cannot {action}: {reason}") from None
+
+
+def _kind(error: psycopg.Error) -> type[StorageError]:
+    if isinstance(error, psycopg.errors.DiskFull):
+        return DiskFullError
+    # A standby that takes over is read-only for a while.
+    passing = (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction)
+    return StorageUnavailableError if isinstance(error, passing) else StorageError
 
 
 def _check_idle(connection: Connection) -> None:
@@ -60,14 +106,14 @@ class Database:
     """The database of some portals. Use `open` and `close`; every method raises StorageError."""
 
     def __init__(self, url: str) -> None:
-        self.threads = trio.CapacityLimiter(CONNECTIONS)
-        """For all that waits for the database, so that it leaves other threads to downloads."""
+        self._threads = trio.CapacityLimiter(CONNECTIONS)
         self._url = url
         self._settings = _settings(url)
         self._pool: ConnectionPool[Connection] = ConnectionPool(
             url,
             min_size=1,
             max_size=CONNECTIONS,
+            connection_class=_Connection,
             timeout=_WAIT,
             reconnect_timeout=_WAIT,
             kwargs=self._settings,
@@ -80,13 +126,23 @@ class Database:
         """Connect, and bring the tables up to date; StorageError within some seconds."""
         database = cls(url)
         with _errors("use the database"):
-            with psycopg.connect(url, **database._settings) as connection:
+            with _Connection.connect(url, **database._settings) as connection:
+                connection.answer_time = _FIRST_ANSWER_TIME
                 _migrate(connection)
             database._pool.open()
         return database
 
     def close(self) -> None:
         self._pool.close(timeout=1)
+
+    async def run(self, work: Callable[[*_Args], T], *args: *_Args) -> T:
+        """Run what blocks in a thread, of which there are so many that others stay free for
+        downloads; StorageUnavailableError when it waits too long for one.
+        """
+        try:
+            return await in_one_of(self._threads, _THREAD_WAIT, work, *args)
+        except trio.TooSlowError:
+            raise StorageUnavailableError("too many requests wait for the database") from None
 
     def write(self, action: str, work: Callable[[Connection], T]) -> T:
         """Run one statement or more; whether they were done is not known after some errors."""
@@ -99,7 +155,7 @@ class Database:
             try:
                 with self._pool.connection() as connection:
                     return work(connection)
-            except (PoolTimeout, psycopg.errors.QueryCanceled):
+            except (PoolTimeout, _NoAnswerError, psycopg.errors.QueryCanceled):
                 raise
             except psycopg.OperationalError:
                 with self._pool.connection() as connection:
@@ -118,10 +174,16 @@ class Database:
         """Hold a lock of which there is one in all processes; False if another one has it."""
         with (
             _errors("use the database"),
-            psycopg.connect(self._url, **self._settings) as connection,
+            _Connection.connect(self._url, **self._settings) as connection,
         ):
             found = connection.execute("SELECT pg_try_advisory_lock(%s)", (lock,)).fetchone()
-            yield bool(found and found[0])
+            is_alone = bool(found and found[0])
+            try:
+                yield is_alone
+            finally:  # the database sees the end of the connection a little later
+                if is_alone:
+                    with suppress(psycopg.Error):
+                        connection.execute("SELECT pg_advisory_unlock(%s)", (lock,))
 
 
 class RowCount:
@@ -142,13 +204,19 @@ class RowCount:
         self._lock = threading.Lock()
 
     def read(self) -> tuple[int, ...]:
-        """Return the numbers; StorageError. Blocks."""
-        with self._lock:
+        """Return the numbers, the last ones while another thread counts; StorageError. Blocks."""
+        if not self._lock.acquire(timeout=0 if self._found else _WAIT):
+            if not self._found:
+                raise StorageUnavailableError(f"cannot {self._action}: it takes long")
+            return self._found
+        try:
             if not self._found or time.monotonic() >= self._due:
                 ((*found, took),) = self._database.rows(self._action, self._query)
                 self._found = tuple(int(number) for number in found)
                 self._due = time.monotonic() + max(_COUNT_PAUSE, _COUNT_SHARE * took)
             return self._found
+        finally:
+            self._lock.release()
 
 
 def _settings(url: str) -> Any:
@@ -166,7 +234,7 @@ def _settings(url: str) -> Any:
     }
 
 
-def _migrate(connection: Connection) -> None:
+def _migrate(connection: _Connection) -> None:
     """Bring the tables to `VERSION`; StorageError if they are of a version that is too new."""
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION_LOCK,))
@@ -182,6 +250,8 @@ def _migrate(connection: Connection) -> None:
             )
         if version >= VERSION:
             return
+        connection.execute("SET LOCAL statement_timeout = 0")
+        connection.answer_time = _MIGRATION_TIME
         for step in STEPS[version:]:
             connection.execute(step)
         connection.execute("DELETE FROM skymount_schema")

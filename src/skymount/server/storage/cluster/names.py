@@ -3,8 +3,6 @@
 import threading
 from collections.abc import Callable
 
-import trio
-
 from skymount.errors import MalformedError, StorageError
 from skymount.server.storage.cluster.database import Connection, Database
 from skymount.server.storage.zone_file import Zone
@@ -28,8 +26,7 @@ class SharedNames:
             return self._zone
 
     async def find(self, domain: str) -> DomainRecord | None:
-        threads = self._database.threads
-        return (await trio.to_thread.run_sync(self.current, limiter=threads)).find(domain)
+        return (await self._database.run(self.current)).find(domain)
 
     def change(self, edit: Callable[[Zone], Zone]) -> None:
         """Replace the zone by an edited one, in one step; errors of `edit` pass through."""

@@ -16,21 +16,25 @@ from obstore.store import S3Store
 
 from skymount.errors import StorageError
 from skymount.server.config import ClusterSettings
-from skymount.server.storage.disk_errors import DiskFullError
+from skymount.server.storage.disk_errors import DiskFullError, StorageUnavailableError
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Config
 
-_CHECK_TIME = 15.0  # seconds that the first request may take, with all attempts
-_REQUEST_TIME = timedelta(seconds=60)
+_CHECK_TIME = 10.0  # seconds that the first request may take, with all attempts
+_REQUEST_TIME = timedelta(seconds=30)
 _CONNECT_TIME = timedelta(seconds=5)
 _RETRIES = 3
-_RETRY_TIME = timedelta(seconds=20)
+_RETRY_TIME = timedelta(seconds=20)  # less than a request may take: silence is not tried again
 _CREDENTIALS_LIMIT = 64 << 10  # bytes of the file
 _OBJECT_LIMIT = 64 << 20  # bytes of one that is read whole
+WAITING = 256
+"""Threads that may wait for the store at once."""
 
 _CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,80})</Code>")
+_CERTIFICATE = re.compile(r"InvalidCertificate\(\s*([A-Za-z]{1,40})")
 _STATUS = re.compile(r"status code: (\d{3})")
+_PASSING = {"429", "500", "502", "503", "504"}  # statuses that may be another one soon
 _FULL = {  # by AWS' specification, MinIO, Ceph
     "InsufficientStorage",
     "QuotaExceeded",
@@ -38,6 +42,10 @@ _FULL = {  # by AWS' specification, MinIO, Ceph
     "XMinioStorageFull",
     "XMinioAdminBucketQuotaExceeded",
 }
+
+
+class TooLargeError(StorageError):
+    """An object is larger than any that portals read whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,7 @@ class Objects:
             if token:
                 config["session_token"] = token
         self._where = f"s3://{settings.bucket}/{settings.prefix}"
+        self._waiting = threading.BoundedSemaphore(WAITING)
         self._store = S3Store(
             settings.bucket,
             prefix=settings.prefix or None,
@@ -95,16 +104,24 @@ class Objects:
             self._store.put(name, data, use_multipart=False)
 
     def get(self, name: str) -> bytes | None:
-        """Return an object, None when there is none."""
+        """Return an object, None when there is none; TooLargeError."""
         with self._errors("read"):
             try:
                 found = self._store.get(name)
                 if found.meta["size"] > _OBJECT_LIMIT:
-                    raise StorageError(f"cannot read {name[:100]}: it is too large")
+                    raise TooLargeError(f"cannot read {name[:100]}: it is too large")
                 return bytes(found.bytes())
             except FileNotFoundError as error:
                 self._check_absent(error)
                 return None
+
+    def exists(self, name: str) -> bool:
+        with self._errors("read"):
+            try:
+                self._store.head(name)
+            except FileNotFoundError:
+                return False
+            return True
 
     def read(self, name: str, start: int, length: int) -> bytes:
         """Return at most so many bytes of an object, and none from beyond its end; StorageError
@@ -143,26 +160,40 @@ class Objects:
     @contextmanager
     def _errors(self, action: str, where: str = "the object store") -> Iterator[None]:
         """Clients see the messages, so only those at the start say where the store is."""
+        if not self._waiting.acquire(blocking=False):
+            raise StorageUnavailableError(f"cannot {action} {where}: too many requests wait for it")
         try:
             yield
         except (BaseError, OSError) as error:
-            reason, is_full = _reason(str(error))
-            kind = DiskFullError if is_full else StorageError
+            kind, reason = _meaning(str(error))
             raise kind(f"cannot {action} {where}: {reason}") from None
+        finally:
+            self._waiting.release()
 
 
-def _reason(text: str) -> tuple[str, bool]:
-    """Return what an error means, and whether the store is full. Its text may have secrets."""
+def _meaning(text: str) -> tuple[type[StorageError], str]:
+    """Return what an error of the library means. Its text may have secrets."""
     code = "".join(_CODE.findall(text)[:1])
     status = "".join(_STATUS.findall(text)[:1])
     if code or status:
         reason = " ".join(filter(None, (code, f"(status {status})" if status else "")))
-        return f"the store answers {reason}", code in _FULL or status == "507"
+        kind = StorageUnavailableError if status in _PASSING else StorageError
+        if code in _FULL or status == "507":
+            kind = DiskFullError
+        return kind, f"the store answers {reason}"
     if "credential" in text.lower() or "169.254." in text:
-        return "there are no credentials for it", False
+        return StorageError, "there are no credentials for it"
+    if bad := _CERTIFICATE.search(text):
+        reason = f"its certificate is not accepted ({bad[1]}); SSL_CERT_FILE names authorities"
+        return StorageUnavailableError, reason
+    if "InvalidPath" in text:
+        return (
+            StorageError,
+            "it has an object with an empty part in its name, which no portal makes",
+        )
     if "HTTP error" in text:
-        return "it cannot be reached", False
-    return "its answer is not that of an object store", False
+        return StorageUnavailableError, "it cannot be reached"
+    return StorageError, "its answer is not that of an object store"
 
 
 def _default_region() -> str:

@@ -1,42 +1,77 @@
 """Opens what portals share: the object store and the database."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from functools import partial
 
 import trio
 
 from skymount.server.config import ClusterSettings
-from skymount.server.storage.cluster.catalogue import KeepsAll, SharedCatalogue
+from skymount.server.storage.cluster.catalogue import SharedCatalogue
 from skymount.server.storage.cluster.content_store import SharedContent
-from skymount.server.storage.cluster.database import Database
+from skymount.server.storage.cluster.database import KEEP_LOCK, Database
 from skymount.server.storage.cluster.entries import SharedEntries
 from skymount.server.storage.cluster.names import SharedNames
-from skymount.server.storage.cluster.objects import Objects
+from skymount.server.storage.cluster.objects import WAITING, Objects
+from skymount.server.storage.cluster.sector_reader import SECTORS_IN_MEMORY
 from skymount.server.storage.cluster.skykeys import SharedSkykeys
 from skymount.server.storage.cluster.sweeper import keep_sweeping
 from skymount.server.storage.portal_storage import PortalStorage
 from skymount.server.storage.retention.retention import Retention
+from skymount.server.storage.retention.shared_pins import SharedPins
 
 
 @asynccontextmanager
-async def open_cluster(settings: ClusterSettings) -> AsyncIterator[PortalStorage]:
-    """Connect to both; StorageError within some seconds when one cannot be used."""
-    objects = await trio.to_thread.run_sync(Objects, settings)
-    await trio.to_thread.run_sync(objects.check)
-    database = await trio.to_thread.run_sync(Database.open, settings.database)
-    with closing(database), closing(SharedContent(objects, database)) as content:
+async def open_cluster(settings: ClusterSettings, keep: float = 0) -> AsyncIterator[PortalStorage]:
+    """Connect to both; StorageError within some seconds when one cannot be used.
+
+    What is older than `keep` seconds is swept away; 0 keeps everything.
+    """
+    # Beyond those of the portal's own work, which goes on while the store does not answer.
+    trio.to_thread.current_default_thread_limiter().total_tokens += WAITING + SECTORS_IN_MEMORY
+    with ExitStack() as opened:
+        shared = open_shared(settings)
+        content, skykeys = await trio.to_thread.run_sync(opened.enter_context, shared)
+        database = content.database
         catalogue = SharedCatalogue(database, content)
-        skykeys = SharedSkykeys(database, settings.key)
-        await trio.to_thread.run_sync(skykeys.check)
         secret = await trio.to_thread.run_sync(database.secret)
+        retention = Retention(content, catalogue, SharedPins(database))
+        background: list[Callable[[], Awaitable[None]]] = [
+            partial(keep_sweeping, content),
+            catalogue.keep_counting,
+        ]
+        if keep:
+            alone = partial(_alone, database)
+            background.append(partial(retention.keep_sweeping, keep, alone))
         yield PortalStorage(
             content,
             SharedEntries(database),
             skykeys,
             SharedNames(database),
             catalogue,
-            Retention(content, catalogue, KeepsAll()),
-            (partial(keep_sweeping, content), catalogue.keep_counting),
+            retention,
+            tuple(background),
             secret,
         )
+
+
+@contextmanager
+def open_shared(settings: ClusterSettings) -> Iterator[tuple[SharedContent, SharedSkykeys]]:
+    """Connect to both; errors as above. Blocks."""
+    objects = Objects(settings)
+    objects.check()
+    with (
+        closing(Database.open(settings.database)) as database,
+        closing(SharedContent(objects, database)) as content,
+    ):
+        skykeys = SharedSkykeys(database, settings.key)
+        skykeys.check()
+        yield content, skykeys
+
+
+@asynccontextmanager
+async def _alone(database: Database) -> AsyncIterator[bool]:
+    """Be the one process that sweeps what is old; False if another one is."""
+    with ExitStack() as held:
+        lock = database.alone(KEEP_LOCK)
+        yield await trio.to_thread.run_sync(held.enter_context, lock)

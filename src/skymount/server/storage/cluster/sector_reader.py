@@ -9,7 +9,9 @@ from skymount.server.storage.stored_range import Announced
 from skymount.wire.skylink import SECTOR_SIZE
 
 _AHEAD = 2  # sectors that are fetched while one is read
-_IN_MEMORY = 64  # sectors of all readers of a portal; further readers read in smaller pieces
+_FIRST = 256 << 10  # bytes of what is announced that are fetched by themselves, to begin soon
+SECTORS_IN_MEMORY = 64
+"""Of all readers of a portal, which may wait for them; further readers read in smaller pieces."""
 
 
 def sector_name(root: bytes) -> str:
@@ -27,7 +29,7 @@ def without_padding(sector: bytes) -> bytes:
 class Fetching:
     """What the readers of one portal share: threads, and room for the sectors in memory."""
 
-    def __init__(self, threads: int, sectors: int = _IN_MEMORY) -> None:
+    def __init__(self, threads: int, sectors: int = SECTORS_IN_MEMORY) -> None:
         self.threads = ThreadPoolExecutor(threads, "get")
         self.room = threading.BoundedSemaphore(sectors)
 
@@ -43,11 +45,13 @@ class SectorReader(Announced):
         self.fetching = fetching
         self.roots = roots
         self._fetched: dict[int, Future[bytes]] = {}
-        self._announced = (0, 0)
+        self._announced = range(0)
+        self._first = range(0)
 
     def announce(self, offset: int, length: int) -> None:
         self.close()
-        self._announced = (offset, offset + length)
+        self._announced = range(offset, offset + length)
+        self._first = self._announced[:_FIRST]
 
     def read(self, offset: int, length: int) -> bytes:
         index, start = divmod(offset, SECTOR_SIZE)
@@ -56,26 +60,30 @@ class SectorReader(Announced):
         length = min(length, SECTOR_SIZE - start)
         for old in [each for each in self._fetched if each < index]:
             self._drop(old)
-        first = index if start == self._start(index) else index + 1
-        for ahead in range(first, index + 1 + _AHEAD):
-            self._fetch(ahead, offset)
-        if index not in self._fetched:
+        is_first = offset in self._first
+        if is_first:
+            length = min(length, self._first.stop - offset)
+        if offset in self._announced:
+            for ahead in range(index, index + 1 + (0 if is_first else _AHEAD)):
+                self._fetch(ahead)
+        begin = self._start(index)
+        if start < begin or index not in self._fetched:
             found, begin = self._get(index, start, length), start
         else:
             found = self._fetched[index].result()
-            begin = self._start(index)
         data = found[start - begin : start - begin + length]
         return data.ljust(length, b"\0")
 
     def _start(self, index: int) -> int:
-        return max(0, self._announced[0] - index * SECTOR_SIZE)
+        """Return where in a sector begins what is fetched ahead."""
+        return max(0, self._first.stop - index * SECTOR_SIZE)
 
-    def _fetch(self, index: int, offset: int) -> None:
+    def _fetch(self, index: int) -> None:
         """Begin to fetch what was announced of a sector, unless that is under way."""
-        begin, end = self._announced
-        if index in self._fetched or not begin <= offset < end or index >= len(self.roots):
+        if index in self._fetched or index >= len(self.roots):
             return
-        start, stop = self._start(index), min(SECTOR_SIZE, end - index * SECTOR_SIZE)
+        start = self._start(index)
+        stop = min(SECTOR_SIZE, self._announced.stop - index * SECTOR_SIZE)
         if start < stop and self.fetching.room.acquire(blocking=False):
             fetch = self.fetching.threads.submit
             self._fetched[index] = fetch(self._get, index, start, stop - start)

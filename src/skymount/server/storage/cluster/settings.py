@@ -45,7 +45,20 @@ def parse_database(database: str, environ: Mapping[str, str]) -> str:
         is_named = False
     if not is_named or len(database) > _URL_LIMIT:
         raise ConfigError("the database is not named by a URL postgresql://[USER@]HOST/NAME")
+    _, rest = _split_user(database)
+    if "@" in rest.partition("?")[0]:  # libpq would take a part of the password for the host
+        raise ConfigError(
+            "the URL of the database has one @ too many: in a user or password write @ as %40 "
+            "and / as %2F"
+        )
     return database
+
+
+def _split_user(url: str) -> tuple[str, str]:
+    """Return user and password, and what follows them, as libpq finds them."""
+    rest = url.partition("://")[2]
+    user = re.match("([^@/]*)@", rest)
+    return (user[1], rest[user.end() :]) if user else ("", rest)
 
 
 def _parse_store(url: str) -> tuple[str, str]:
@@ -75,12 +88,12 @@ def _parse_endpoint(url: str) -> str:
 
 
 def _secrets_in(url: str) -> bool:
+    user, rest = _split_user(url)
     try:
-        parts = urlsplit(url)
-        named = [name.lower() for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
-        return parts.password is not None or any(name in _SECRETS for name in named)
+        given = parse_qsl(rest.partition("?")[2], keep_blank_values=True)
     except ValueError:
-        return ":" in url and "@" in url
+        return True
+    return ":" in user or any(name.lower() in _SECRETS for name, _ in given)
 
 
 def _read_key(file: Path) -> bytes:

@@ -13,10 +13,18 @@ from dataclasses import dataclass
 from typing import Self
 
 from skymount.errors import MalformedError
-from skymount.wire.skylink import ROOT_SIZE
+from skymount.wire.skylink import ROOT_SIZE, Skylink
+
+SKYFILES = "skyfiles"
+"""The directory of the objects."""
 
 _HEADER = struct.Struct("<4sIII")
 _MAGIC = b"SKF1"
+
+
+def skyfile_name(skylink: Skylink) -> str:
+    """Return the name of the object of a skyfile."""
+    return f"{SKYFILES}/{skylink}"
 
 
 @dataclass(frozen=True, slots=True)

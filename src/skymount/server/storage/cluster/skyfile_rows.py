@@ -17,7 +17,6 @@ from skymount.server.storage.cluster.database import (
     PUBLISH_LOCK,
     Connection,
     Database,
-    RowCount,
 )
 from skymount.wire.base_sector import LAYOUT_SIZE, Layout
 from skymount.wire.metadata import INTEGER_LIMIT
@@ -28,9 +27,10 @@ _NAME_LIMIT = 256  # characters
 _COLUMNS = "skylink, name, size, kept, files, is_encrypted, stored"
 _PUT = """
 INSERT INTO skyfiles (skylink, root, name, folded, size, kept, files, is_encrypted, stored)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)
-ON CONFLICT (skylink) DO UPDATE SET stored = excluded.stored
-RETURNING xmax = 0
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s,
+    coalesce(nullif(%s, 0), extract(epoch FROM clock_timestamp())::float8))
+ON CONFLICT (skylink) DO UPDATE SET stored = greatest(skyfiles.stored, excluded.stored)
+RETURNING CASE WHEN xmax = 0 THEN stored ELSE 0 END
 """
 _PUT_SECTORS = """
 INSERT INTO sectors (root, skylink) SELECT unnest(%s::bytea[]), %s ON CONFLICT DO NOTHING
@@ -42,17 +42,17 @@ _MATCHES = " WHERE folded LIKE %s OR skylink = %s"
 
 
 def describe(
-    skylink: Skylink, base: bytes, extension: bytes, now: float, sectors: int
+    skylink: Skylink, base: bytes, extension: bytes, stored: float, sectors: int
 ) -> CatalogueRow:
     """Return the row of a skyfile whose payload has so many sectors. Names of encrypted ones
-    are not known. No IO.
+    are not known. A time of 0 is that at which it will be put. No IO.
     """
     layout = Layout.parse(base)
     kept = len(base) + len(extension) + sectors * SECTOR_SIZE
     if not (is_encrypted(layout) or layout.is_inline):
         kept = len(base) + len(extension) + layout.filesize
     kept = min(kept, INTEGER_LIMIT - 1)
-    row = CatalogueRow(skylink, "", kept, kept, 0, True, now)
+    row = CatalogueRow(skylink, "", kept, kept, 0, True, stored)
     if is_encrypted(layout):
         return row
     body = extension if layout.is_extended else base[LAYOUT_SIZE:]
@@ -74,8 +74,9 @@ def now(database: Database) -> datetime:
 
 def put(
     database: Database, row: CatalogueRow, roots: Sequence[bytes], began: datetime | None
-) -> bool:
-    """Record a skyfile, and protect its sectors from the sweeper; return whether it is new.
+) -> float:
+    """Record a skyfile, and protect its sectors from the sweeper; return when it was stored, by
+    the clock of the database, or 0 if it is not new.
 
     StorageError if the sweeper has removed one of the sectors since the upload began, or may be
     about to.
@@ -86,31 +87,31 @@ def put(
         *(row.files, row.is_encrypted, row.stored),
     )
 
-    def work(connection: Connection) -> bool:
+    def work(connection: Connection) -> float:
         if not roots:
-            return _is_new(connection.execute(_PUT, values).fetchone())
+            return _time(connection.execute(_PUT, values).fetchone())
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock_shared(%s)", (PUBLISH_LOCK,))
             swept = connection.execute(_SWEPT, (list(roots), began)).fetchone()
             if began is not None and swept and swept[0]:
                 raise StorageError("sectors of the upload were removed meanwhile: upload it again")
-            is_new = _is_new(connection.execute(_PUT, values).fetchone())
+            stored = _time(connection.execute(_PUT, values).fetchone())
             connection.execute(_PUT_SECTORS, (list(roots), skylink))
-            return is_new
+            return stored
 
     return database.write("store an upload", work)
 
 
-def _is_new(returned: tuple[Any, ...] | None) -> bool:
-    return bool(returned and returned[0])
+def _time(returned: tuple[Any, ...] | None) -> float:
+    return float(returned[0]) if returned else 0.0
 
 
-def withdraw(database: Database, row: CatalogueRow) -> None:
+def withdraw(database: Database, skylink: Skylink, stored: float) -> None:
     """Remove the row of an upload that failed, unless another one has recorded the same since."""
 
     def work(connection: Connection) -> None:
         query = "DELETE FROM skyfiles WHERE skylink = %s AND stored = %s"
-        connection.execute(query, (str(row.skylink), row.stored))
+        connection.execute(query, (str(skylink), stored))
 
     database.write("withdraw an upload", work)
 
@@ -145,35 +146,71 @@ def with_sector(database: Database, root: bytes) -> list[Skylink]:
     return [Skylink.parse(skylink) for (skylink,) in rows]
 
 
-def totals(database: Database) -> RowCount:
-    """Return what counts the skyfiles, and their bytes in the store."""
-    numbers: LiteralString = "count(*), coalesce(sum(kept), 0)"
-    return RowCount(database, "count stored content", numbers, "skyfiles")
+def totals(database: Database) -> tuple[int, int]:
+    """Return the number of skyfiles, and their bytes in the store. Triggers maintain both."""
+    query = "SELECT sum(skyfiles), sum(bytes) FROM totals"
+    ((count, size),) = database.rows("count stored content", query)
+    return int(count), int(size)
 
 
-def page(
-    database: Database, search: str, start: int, count: int
-) -> tuple[list[CatalogueRow], int | None]:
-    """Return rows from `start` on, newest first, and how many match in all if it is a search."""
-    where, values = "", tuple[Any, ...]()
-    if search:
-        escaped = search.replace("\0", "").encode(errors="replace").decode().casefold()
-        for special in "\\%_":
-            escaped = escaped.replace(special, f"\\{special}")
-        where, values = _MATCHES, (f"%{escaped}%", escaped and search.replace("\0", ""))
+def page(database: Database, search: str, start: int, count: int) -> tuple[list[CatalogueRow], int]:
+    """Return rows from `start` on, newest first, and how many match in all."""
 
-    def read(connection: Connection) -> tuple[list[CatalogueRow], int | None]:
-        counted = None
+    def read(connection: Connection) -> tuple[list[CatalogueRow], int]:
         if search:
-            counted = connection.execute(f"SELECT count(*) FROM skyfiles{where}", values).fetchone()
-        rows = connection.execute(
-            f"SELECT {_COLUMNS} FROM skyfiles{where}"
-            " ORDER BY stored DESC, skylink LIMIT %s OFFSET %s",
-            (*values, count, start),
-        )
-        return [_row(row) for row in rows], counted[0] if counted else None
+            return _search(connection, search, start, count)
+        (found,) = connection.execute("SELECT sum(skyfiles) FROM totals").fetchall()
+        total = int(found[0])
+        return _all(connection, start, min(count, total - start), total), total
 
     return database.read("read the list of skyfiles", read)
+
+
+def _all(connection: Connection, start: int, count: int, total: int) -> list[CatalogueRow]:
+    """Return rows without a search, counted from the nearer end by the index alone."""
+    if count <= 0:
+        return []
+    order: LiteralString = "stored DESC, skylink"
+    if start > total // 2:
+        start, order = total - start - count, "stored, skylink DESC"
+    rows = connection.execute(
+        f"SELECT {_COLUMNS} FROM"
+        f" (SELECT skylink FROM skyfiles ORDER BY {order} LIMIT %s OFFSET %s) AS chosen"
+        " JOIN skyfiles USING (skylink) ORDER BY stored DESC, skylink",
+        (count, start),
+    )
+    return [_row(row) for row in rows]
+
+
+def _search(
+    connection: Connection, search: str, start: int, count: int
+) -> tuple[list[CatalogueRow], int]:
+    escaped = search.replace("\0", "").encode(errors="replace").decode().casefold()
+    for special in "\\%_":
+        escaped = escaped.replace(special, f"\\{special}")
+    values = (f"%{escaped}%", escaped and search.replace("\0", ""))
+    (counted,) = connection.execute(f"SELECT count(*) FROM skyfiles{_MATCHES}", values).fetchall()
+    rows = connection.execute(
+        f"SELECT {_COLUMNS} FROM skyfiles{_MATCHES}"
+        " ORDER BY stored DESC, skylink LIMIT %s OFFSET %s",
+        (*values, count, start),
+    )
+    return [_row(row) for row in rows], int(counted[0])
+
+
+def older(
+    database: Database, before: float, after: tuple[float, str] | None, count: int
+) -> list[CatalogueRow]:
+    """Return the next rows that are not pinned and were stored before a time, the oldest first."""
+    since, skylink = after or (-math.inf, "~")  # ~ follows each skylink
+    query: LiteralString = (
+        f"SELECT {_COLUMNS} FROM skyfiles WHERE stored < %s AND stored >= %s"
+        " AND (stored > %s OR skylink < %s)"
+        " AND NOT EXISTS (SELECT FROM pins WHERE pins.skylink = skyfiles.skylink)"
+        " ORDER BY stored, skylink DESC LIMIT %s"  # backwards by the index
+    )
+    values = (before, since, since, skylink, count)
+    return [_row(row) for row in database.rows("read the list of skyfiles", query, values)]
 
 
 def known(database: Database, skylinks: Iterable[str]) -> set[str]:

@@ -13,6 +13,7 @@ from skymount.server.storage.skykey_store import check_new_skykey, pick_skykey
 from skymount.wire.skykey import KEY_SIZE, NONCE_SIZE, Kind, Skykey
 
 _CHECK = b"skymount skykeys"
+_NO_KEY = "there are no skykeys without --key-file"
 
 
 class SharedSkykeys:
@@ -53,9 +54,12 @@ class SharedSkykeys:
         if self._box is None:
             await trio.lowlevel.checkpoint()
             return ()
-        return await trio.to_thread.run_sync(self._read, limiter=self._database.threads)
+        return await self._database.run(self.read)
 
-    def _read(self) -> tuple[Skykey, ...]:
+    def read(self) -> tuple[Skykey, ...]:
+        """Return what `all` does; MalformedError without a key. Blocks."""
+        if self._box is None:
+            raise MalformedError(_NO_KEY)
         known = self._version
 
         def read(connection: Connection) -> tuple[int, list[Any] | None]:
@@ -85,7 +89,7 @@ class SharedSkykeys:
     async def add(self, skykey: Skykey) -> None:
         box = self._box
         if box is None:
-            raise MalformedError("this portal has no skykeys: it was started without --key-file")
+            raise MalformedError(_NO_KEY)
 
         def add(connection: Connection, keys: list[Skykey]) -> None:
             check_new_skykey(keys, skykey)
@@ -94,7 +98,7 @@ class SharedSkykeys:
                 (skykey.id, bytes(box.encrypt(skykey.text.encode()))),
             )
 
-        await trio.to_thread.run_sync(self._change, add, limiter=self._database.threads)
+        await self._database.run(self._change, add)
 
     async def delete(self, *, name: str = "", key_id: str = "") -> None:
         if self._box is None:
@@ -104,7 +108,7 @@ class SharedSkykeys:
             found = pick_skykey(keys, name=name, key_id=key_id)
             connection.execute("DELETE FROM skykeys WHERE id = %s", (found.id,))
 
-        await trio.to_thread.run_sync(self._change, delete, limiter=self._database.threads)
+        await self._database.run(self._change, delete)
 
     def _change(self, change: Any) -> None:
         """Change the keys in one transaction, one process after the other."""

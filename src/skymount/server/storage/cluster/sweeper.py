@@ -21,11 +21,11 @@ import trio
 
 from skymount.errors import MalformedError, StorageError
 from skymount.server.storage.cluster import skyfile_rows
-from skymount.server.storage.cluster.content_store import SECTORS, SKYFILES, SharedContent
+from skymount.server.storage.cluster.content_store import SECTORS, SharedContent
 from skymount.server.storage.cluster.database import PUBLISH_LOCK, SWEEP_LOCK, Connection
-from skymount.server.storage.cluster.objects import ListedObject
+from skymount.server.storage.cluster.objects import ListedObject, TooLargeError
 from skymount.server.storage.cluster.sector_reader import sector_name
-from skymount.server.storage.cluster.skyfile_object import SkyfileObject
+from skymount.server.storage.cluster.skyfile_object import SKYFILES, SkyfileObject
 from skymount.wire.base_sector import Layout
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE, Skylink
 
@@ -72,7 +72,7 @@ def sweep(content: SharedContent, min_age: float = MIN_AGE, pause: float = 0.0) 
     with database.alone(SWEEP_LOCK) as is_alone:
         if not is_alone or database.rows("sweep", _RECENT, (pause,)) == [(True,)]:
             return None
-        limit = time.time() - min_age
+        limit = skyfile_rows.now(database).timestamp() - min_age
         _repair_rows(content, limit)
         removed = 0
         listed = (found for found in content.objects.list(SECTORS) if found.modified < limit)
@@ -84,6 +84,7 @@ def sweep(content: SharedContent, min_age: float = MIN_AGE, pause: float = 0.0) 
 
 def _finish(connection: Connection) -> None:
     connection.execute(_FORGET)
+    connection.execute("DELETE FROM removals WHERE until < now() - interval '1 day'")
     connection.execute("UPDATE shared_state SET swept = now()")
 
 
@@ -116,14 +117,14 @@ def _add_row(content: SharedContent, name: str, stored: float) -> None:
     """Add the row of a skyfile. An error of the store passes: without the row, its sectors would
     be removed.
     """
-    raw = content.objects.get(f"{SKYFILES}/{name}")
-    if raw is None:  # it was removed meanwhile
-        return
     try:
+        raw = content.objects.get(f"{SKYFILES}/{name}")
+        if raw is None:  # it was removed meanwhile
+            return
         skylink = Skylink.parse(name)
         found = SkyfileObject.parse(raw)
         Layout.parse(found.base)
-    except MalformedError as error:
+    except (MalformedError, TooLargeError) as error:
         _log.warning("object %s is no skyfile: %s", name, error)
         return
     spilled = content.open_sectors(found.spilled_roots)

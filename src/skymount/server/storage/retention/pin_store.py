@@ -74,10 +74,11 @@ class PinStore:
     def close(self) -> None:
         self._database.close()
 
-    def pin(self, skylink: Skylink, reason: str = "", pinned: float | None = None) -> None:
+    def pin(self, skylink: Skylink, reason: str = "", pinned: float | None = None) -> bool:
         """Pin a skyfile, durable once this returns. An earlier time stays."""
         values = (str(skylink), reason, time.time() if pinned is None else pinned)
         self._database.write(lambda database: database.execute(_PIN, values))
+        return True
 
     def unpin(self, skylink: Skylink) -> bool:
         """Return whether it was pinned."""

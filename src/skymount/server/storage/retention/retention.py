@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,7 +31,8 @@ class Swept:
 class Pins(Protocol):
     """What must stay; `pin_store` keeps it on this disk. Everything blocks; StorageError."""
 
-    def pin(self, skylink: Skylink, reason: str, pinned: float | None = None) -> None: ...
+    def pin(self, skylink: Skylink, reason: str, pinned: float | None = None) -> bool:
+        """Return False if the skyfile is known not to be here; then nothing is pinned."""
 
     def unpin(self, skylink: Skylink) -> bool:
         """Return whether it was pinned."""
@@ -39,7 +41,10 @@ class Pins(Protocol):
 
 
 class Retention:
-    """Decides for one portal. Pins and removals wait for each other: nothing pinned is removed."""
+    """Decides for one portal. Pins and removals wait for each other: nothing pinned is removed.
+
+    Where other processes decide as well, `store` and `pins` see to that.
+    """
 
     def __init__(self, store: ContentStore, catalogue: Catalogue, pins: Pins) -> None:
         self._store = store
@@ -48,9 +53,14 @@ class Retention:
         self._deciding = trio.Lock()
         self._watchers: list[Callable[[Skylink], None]] = []
 
-    def on_removal(self, forget: Callable[[Skylink], None]) -> None:
-        """Have a function called with each skyfile that was removed."""
+    def on_change(self, forget: Callable[[Skylink], None]) -> None:
+        """Have a function called with each skyfile that was removed or stored just now."""
         self._watchers.append(forget)
+
+    def changed(self, skylink: Skylink) -> None:
+        """Say that what was read of a skyfile before may be out of date."""
+        for forget in self._watchers:
+            forget(skylink)
 
     async def pin(self, skylink: Skylink, reason: str = "", pinned: float | None = None) -> bool:
         """Pin a skyfile; False if it is not here. Durable once this returns."""
@@ -58,8 +68,7 @@ class Retention:
         def pin() -> bool:
             if self._store.find(skylink) is None:
                 return False
-            self._pins.pin(skylink, reason, pinned)
-            return True
+            return self._pins.pin(skylink, reason, pinned)
 
         async with self._deciding:
             return await trio.to_thread.run_sync(pin)
@@ -72,24 +81,25 @@ class Retention:
     async def remove(self, skylink: Skylink, *, even_pinned: bool = False) -> str:
         """Remove a skyfile, and its pin; return "removed", "absent" or "pinned"."""
         async with self._deciding:
-            if not even_pinned and await trio.to_thread.run_sync(self._pins.is_pinned, skylink):
-                return "pinned"
-            is_removed = await self._remove(skylink)
             if even_pinned:
                 await trio.to_thread.run_sync(self._pins.unpin, skylink)
+            elif await trio.to_thread.run_sync(self._pins.is_pinned, skylink):
+                return "pinned"
+            is_removed = await self._remove(skylink)
         return "removed" if is_removed else "absent"
 
     async def _remove(self, skylink: Skylink, before: float | None = None) -> bool:
         is_removed = await self._catalogue.remove(skylink, before)
-        for forget in self._watchers:
-            forget(skylink)
+        self.changed(skylink)
         return is_removed
 
     async def sweep(self, before: float) -> Swept:
-        """Remove what was stored before a time and is not pinned, a few at a time.
+        """Remove what was stored before a time and is not pinned, a few at a time. The time is
+        that of this machine's clock, even if it is wrong.
 
         What cannot be removed is passed over; then StorageError at the end.
         """
+        before += await self._catalogue.clock_ahead()
         swept, failures = Swept(), list[StorageError]()
         after: tuple[float, Skylink] | None = None
         while rows := await self._catalogue.older(before, after, _STEP):
@@ -116,12 +126,19 @@ class Retention:
                 return False
             return await self._remove(skylink, before)
 
-    async def keep_sweeping(self, keep: float) -> None:
-        """Sweep what is older than `keep` seconds, again and again."""
+    async def keep_sweeping(
+        self, keep: float, alone: Callable[[], AbstractAsyncContextManager[bool]]
+    ) -> None:
+        """Sweep what is older than `keep` seconds, again and again, unless `alone` says that
+        another process is at it.
+        """
         while True:
             await self._catalogue.wait_complete()
+            swept = Swept()
             try:
-                swept = await self.sweep(time.time() - keep)
+                async with alone() as is_alone:
+                    if is_alone:
+                        swept = await self.sweep(time.time() - keep)
             except StorageError as error:
                 _log.warning("what is old could not be removed: %s", error)
             else:

@@ -4,13 +4,14 @@ It reads beside a portal that runs. Everything blocks.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 from skymount.errors import StorageError
-from skymount.server.storage.skyfile_store import SHARDS, SkyfileStore
+from skymount.server.storage.reading.storage_reader import StorageReader
 from skymount.server.storage.stored_range import read_range
 from skymount.server.storage.stored_skyfile import list_sectors
 from skymount.wire import merkle
@@ -30,24 +31,24 @@ class Verified:
     """Empty if there is none."""
 
 
-def verify(store: SkyfileStore, skylinks: Iterable[Skylink] | None = None) -> Iterator[Verified]:
+def verify(reader: StorageReader, skylinks: Iterable[Skylink] | None = None) -> Iterator[Verified]:
     """Yield what is found of these skyfiles, or of all. Those that are gone are left out."""
-    if skylinks is None:
-        skylinks = (skylink for shard in SHARDS for skylink in store.skylinks(shard))
-    check: Callable[[Skylink], Verified | None] = lambda skylink: _verify(store, skylink)  # noqa: E731
-    remaining = iter(skylinks)
+    check = partial(_verify, reader)
+    remaining = iter(reader.skylinks() if skylinks is None else skylinks)
     threads = (os.cpu_count() or 1) if merkle.COMPILED else 1
     with ThreadPoolExecutor(threads) as pool:
         while batch := list(islice(remaining, _BATCH)):
             yield from (found for found in pool.map(check, batch) if found is not None)
 
 
-def _verify(store: SkyfileStore, skylink: Skylink) -> Verified | None:
+def _verify(reader: StorageReader, skylink: Skylink) -> Verified | None:
     size = 0
     try:
-        skyfile = store.find(skylink)
+        skyfile = reader.find(skylink)
         if skyfile is None:
-            return None if store.sizes(skylink) is None else Verified(skylink, 0, "it has no base")
+            return Verified(skylink, 0, "it has no base") if reader.has(skylink) else None
+        if skyfile.is_cut_short:
+            return Verified(skylink, 0, "its base sector is cut short")
         for index, (root, stored) in enumerate(list_sectors(skyfile)):
             data = read_range(stored)
             size += len(data)
@@ -55,7 +56,7 @@ def _verify(store: SkyfileStore, skylink: Skylink) -> Verified | None:
                 what = "its base sector" if index == 0 else f"sector {index}"
                 return Verified(skylink, size, f"{what} does not have the root that it should")
     except StorageError as error:
-        if store.sizes(skylink) is None:  # it was removed meanwhile
+        if not reader.has(skylink):  # it was removed meanwhile
             return None
         return Verified(skylink, size, str(error))
     return Verified(skylink, size, "")

@@ -1,0 +1,88 @@
+"""Options that say where a portal keeps its data: on this disk, or shared with other portals."""
+
+import os
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+
+from skymount.cli.options import data_option
+
+if TYPE_CHECKING:
+    from skymount.server.config import PortalConfig
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OPTIONS = (
+    data_option,
+    click.option(
+        "--store",
+        default="",
+        metavar="URL",
+        help="The object store of content, s3://BUCKET/PREFIX, which portals may share; --data is "
+        "not used then.",
+    ),
+    click.option(
+        "--s3-endpoint",
+        default="",
+        metavar="URL",
+        help="Where the object store is, http(s)://HOST[:PORT], unless it is that of AWS.",
+    ),
+    click.option(
+        "--database",
+        default="",
+        metavar="URL",
+        help="The database of all else, postgresql://USER@HOST/NAME, without a password; or name "
+        "it in SKYMOUNT_PORTAL_DATABASE.",
+    ),
+    click.option(
+        "--key-file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Skykeys in the database are encrypted with the key in this file: 64 hex digits, the "
+        "same for all portals.",
+    ),
+)
+
+
+def storage_options(command: F) -> F:
+    """Add the options; the command gets them as they are, for `parse_storage`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def with_storage(command: F) -> F:
+    """Add the options; the command gets what they say as `config`."""
+
+    @wraps(command)
+    def parsed(
+        *given: Any,
+        data: Path,
+        store: str,
+        s3_endpoint: str,
+        database: str,
+        key_file: Path | None,
+        **options: Any,
+    ) -> Any:
+        config = parse_storage(data, store, s3_endpoint, database, key_file)
+        return command(*given, config=config, **options)
+
+    return storage_options(cast(F, parsed))
+
+
+def parse_storage(
+    data: Path, store: str, s3_endpoint: str, database: str, key_file: Path | None
+) -> "PortalConfig":
+    """Return the configuration of a portal that has its data there; ConfigError."""
+    from skymount.server.config import PortalConfig
+    from skymount.server.storage.cluster.settings import parse_settings
+
+    if not store:
+        if s3_endpoint or database or key_file:
+            raise click.UsageError("--s3-endpoint, --database and --key-file need --store")
+        return PortalConfig(data)
+    shared = parse_settings(store, s3_endpoint, database, key_file, os.environ)
+    return PortalConfig(data, cluster=shared)

@@ -1,0 +1,1 @@
+"""What the store of one disk is made of."""

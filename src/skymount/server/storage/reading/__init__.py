@@ -1,0 +1,1 @@
+"""What commands read of a portal's data, beside portals that run."""
