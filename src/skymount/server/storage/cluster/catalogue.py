@@ -15,7 +15,6 @@ from skymount.server.storage.disk_errors import StorageUnavailableError
 from skymount.wire.skylink import Skylink
 
 _LOOK_PAUSE = 2.0  # seconds between two looks at the totals
-_FRESH = 0.25  # seconds for which totals are those of now
 
 
 class SharedCatalogue:
@@ -27,7 +26,7 @@ class SharedCatalogue:
         self._database = database
         self._content = content
         self._totals = (0, 0)
-        self._counted = -math.inf  # when
+        self._counted = -math.inf  # when the query of the totals began
         self._failed = -math.inf
         self._counting = trio.Lock()
         self._run = database.run
@@ -69,10 +68,11 @@ class SharedCatalogue:
         return self._totals
 
     async def refresh_totals(self) -> None:
+        """Count what all portals have stored by now. Callers who wait meanwhile share one query."""
         asked = trio.current_time()
         async with self._counting:
             began = trio.current_time()
-            if began < self._counted + _FRESH:
+            if asked <= self._counted:
                 return
             if asked < self._failed:  # all who waited for it share the failure
                 raise StorageUnavailableError("the database does not answer")
