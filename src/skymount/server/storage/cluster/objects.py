@@ -14,7 +14,7 @@ from obstore.store import S3Store
 
 from skymount.errors import StorageError
 from skymount.server.config import ClusterSettings
-from skymount.server.storage.cluster.credentials import CredentialsFile
+from skymount.server.storage.cluster.settings import CredentialsFile
 from skymount.server.storage.disk_errors import DiskFullError, StorageUnavailableError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from skymount.errors import StorageError
-from skymount.server.storage.cluster.credentials import CredentialsFile
+from skymount.server.storage.cluster.settings import CredentialsFile
 
 NAMED = "AWS_SHARED_CREDENTIALS_FILE"
 
