@@ -1,6 +1,7 @@
 """The skyfiles that the portal keeps on disk: each complete or absent.
 
     <data>/lock                       held while a portal runs here
+    <data>/format.json                `data_format`
     <data>/v1/small.sqlite3           small skyfiles: `small_skyfiles`
     <data>/v1/skyfiles/<xx>/<skylink>/    others, and small ones of earlier versions:
                                       `skyfile_files`; xx: first byte of the Merkle root in hex
@@ -26,6 +27,7 @@ import trio
 from skymount import file_permissions
 from skymount.errors import MalformedError, StorageError
 from skymount.server.storage.disk_errors import disk_errors
+from skymount.server.storage.local.data_format import bring_up_to_date
 from skymount.server.storage.local.skyfile_files import BASE, LocalUpload, SkyfileFiles
 from skymount.server.storage.local.skylink_keys import from_key, to_key
 from skymount.server.storage.local.small_skyfiles import SmallSkyfiles
@@ -97,6 +99,7 @@ class SkyfileStore:
             raise InUseError(f"another portal is running on the data directory {root}") from None
         store = cls(root, lock)
         try:
+            bring_up_to_date(root)
             with disk_errors(f"use the data directory {root}"):
                 store._prepare(root)
             store._small.open()

@@ -9,6 +9,7 @@ from skymount.server.storage import catalogue_database
 from skymount.server.storage.catalogue_rows import CatalogueRow
 from skymount.server.storage.disk_errors import disk_errors
 from skymount.server.storage.entry_store import peek_entries
+from skymount.server.storage.local.data_format import check_format
 from skymount.server.storage.local_catalogue import catalogue_path
 from skymount.server.storage.retention.pin_store import Pin, peek_all, peek_pins
 from skymount.server.storage.skyfile_store import FORMAT, SHARDS, SkyfileStore
@@ -21,7 +22,8 @@ from skymount.wire.skylink import Skylink
 
 
 def check_data(data: Path) -> None:
-    """StorageError if a directory is not that of a portal."""
+    """StorageError if a directory is not that of a portal, or one that only a newer version knows."""
+    check_format(data)
     if not (data / FORMAT).is_dir():
         raise StorageError(f"{data}: no portal keeps its data there")
 
