@@ -22,7 +22,7 @@ from skymount.wire.skylink import Skylink
 
 
 def check_data(data: Path) -> None:
-    """StorageError if a directory is not that of a portal, or one that only a newer version knows."""
+    """StorageError unless a directory is that of a portal, in a format that is known."""
     check_format(data)
     if not (data / FORMAT).is_dir():
         raise StorageError(f"{data}: no portal keeps its data there")
