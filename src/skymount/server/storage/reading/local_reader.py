@@ -56,8 +56,20 @@ class LocalReader:
         return peek_all(self._data)
 
     def skylinks(self) -> Iterator[Skylink]:
+        """Yield what is found; where something is damaged, also what the catalogue has."""
         for shard in SHARDS:
-            yield from self._store.skylinks(shard)
+            found = set(self._store.skylinks(shard))
+            yield from found
+            if self._store.problem:
+                yield from self._recorded(shard) - found
+
+    def _recorded(self, shard: int) -> set[Skylink]:
+        with suppress(StorageError):
+            return set(catalogue_database.peek_shard(catalogue_path(self._data), shard))
+        return set()
+
+    def problem(self) -> str:
+        return self._store.problem
 
     def find(self, skylink: Skylink) -> StoredSkyfile | None:
         return self._store.find(skylink)
