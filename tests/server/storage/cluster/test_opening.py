@@ -24,6 +24,7 @@ from skymount.server.storage.cluster.settings import (
     parse_settings,
 )
 from tests.portal_process import failing_start, portal_command, portal_environment
+from tests.server.raw_connection import eventually
 from tests.server.storage.cluster.conftest import StartPortal
 from tests.server.storage.cluster.servers import (
     BUCKET,
@@ -115,6 +116,8 @@ def test_servers_that_do_not_answer(shared: Shared) -> None:
         ThreadPoolExecutor(3) as threads,
     ):
         try:
+            held_locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+            eventually(lambda: shared.postgres.execute(shared.database, held_locks) != "0\n")
             store = threads.submit(refused, shared, "--s3-endpoint", f"http://{silent}")
             url = f"postgresql://skymount@{silent}/portals"
             database = threads.submit(refused, shared, "--database", url)
