@@ -260,7 +260,7 @@ def verify(skylinks: tuple[str, ...], config: "PortalConfig", as_json: bool) -> 
     """Compare what a portal stores with its skylinks.
 
     All of it is read, or what is named. A portal may run meanwhile. If something is damaged, it is
-    printed, and the exit code is 1.
+    printed, all else is read, and the exit code is 1.
 
     \b
     Examples:
@@ -282,12 +282,16 @@ def verify(skylinks: tuple[str, ...], config: "PortalConfig", as_json: bool) -> 
                 damaged.append({"skylink": str(found.skylink), "problem": found.problem})
             if show_progress:
                 show_progress(read, None)
+        problem = reader.problem()
     absent = [str(link) for link in asked or () if str(link) not in seen]
     damaged += [{"skylink": link, "problem": "it is not stored"} for link in absent]
     lines = [f"{one['skylink']}: {one['problem']}" for one in damaged]
+    if problem:
+        lines.append(f"{problem}: export what can be read, and import it into a new directory")
     lines.append(f"{skyfiles:,} skyfiles, {readable_size(read)}: {len(damaged):,} damaged")
-    emit({"skyfiles": skyfiles, "bytes": read, "damaged": damaged}, as_json, lines)
-    if damaged:
+    report = {"skyfiles": skyfiles, "bytes": read, "damaged": damaged, "problem": problem}
+    emit(report, as_json, lines)
+    if damaged or problem:
         sys.exit(1)
 
 
