@@ -234,7 +234,6 @@ class Load:
         assert not self.wrong, "\n".join(self.wrong[:20])
 
     def summary(self) -> str:
-        """Return the counts of a run."""
         return (
             f"{len(self.stored)} of {len(self.attempted)} uploads, "
             f"{self.posted} updates and {len(self.skykeys)} skykeys "

@@ -289,7 +289,6 @@ class S3rver:
         return self.directory.with_name(f"{self.directory.name}.log")
 
     def stop(self) -> None:
-        """Kill it."""
         if self.process is not None:
             self.process.communicate(timeout=_START_TIME)
             self.process = None
