@@ -84,7 +84,6 @@ async def _connected(url: str) -> trio.SocketStream:
 
 
 def _head(length: int, kind: str = "a/b") -> bytes:
-    """Return the head of an upload."""
     return (
         "POST /svc/skyfile?filename=a HTTP/1.1\r\nHost: localhost\r\n"
         f"Content-Length: {length}\r\nContent-Type: {kind}\r\n\r\n"
