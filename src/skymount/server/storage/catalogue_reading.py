@@ -25,7 +25,7 @@ _decode_names = msgspec.json.Decoder(_Names).decode
 
 def of_upload(store: SkyfileStore, new: NewSkyfile, now: float) -> Recorded | None:
     """Return what to record; None if it was removed meanwhile. The metadata is not read."""
-    found = store.sizes(new.skylink)
+    found = (new.is_small and store.small_sizes(new.skylink)) or store.sizes(new.skylink)
     if found is None:
         return None
     disk, _ = found

@@ -85,6 +85,7 @@ class SkyfileStore:
         self.incoming = root / FORMAT / "incoming"
         """Where uploads make their files."""
         self._skyfiles = root / FORMAT / "skyfiles"
+        self._shards = [self._skyfiles / f"{shard:02x}" for shard in SHARDS]
         self._small = small or SmallSkyfiles(root / FORMAT)
         self.small = _SmallUploads(self._put_all)
 
@@ -262,12 +263,16 @@ class SkyfileStore:
             except (FileNotFoundError, NotADirectoryError):
                 found = {}
         if not found:
-            return self._small.sizes(skylink)
+            return self.small_sizes(skylink)
         stored = found[BASE].st_mtime if BASE in found else 0.0
         return sum(stat.st_size for stat in found.values()), stored
 
+    def small_sizes(self, skylink: Skylink) -> tuple[int, float] | None:
+        """The same of a row."""
+        return self._small.sizes(skylink)
+
     def _shard(self, shard: int) -> Path:
-        return self._skyfiles / f"{shard:02x}"
+        return self._shards[shard]
 
     def directory(self, skylink: Skylink) -> Path:
         """Return where the files of a skyfile are."""

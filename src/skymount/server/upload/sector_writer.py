@@ -145,8 +145,9 @@ class SectorWriter:
         is_small = fits_inline(len(metadata), self.size)
         if not is_small and (self._buffer or not self._groups):
             await self._start_part()
-        for _ in range(_IN_FLIGHT):
-            await self._in_flight.acquire()
+        if self._groups:
+            for _ in range(_IN_FLIGHT):
+                await self._in_flight.acquire()
         if is_small and self._key is None and len(metadata) + self.size <= _QUICK_SIZE:
             return self._build_small(metadata)
         if is_small:
