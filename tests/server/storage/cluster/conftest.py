@@ -86,7 +86,6 @@ def content(shared: Shared) -> Iterator[SharedContent]:
 
 
 def running(shared: Shared, directory: Path, *more: str) -> AbstractContextManager[PortalProcess]:
-    """Run a portal on shared storage."""
     arguments = (*shared.arguments, *more)
     return portal_process(directory / "unused", *arguments, environment=CREDENTIALS)
 

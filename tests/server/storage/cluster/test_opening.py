@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 import trustme
 
@@ -24,14 +25,21 @@ from skymount.server.storage.cluster.settings import (
     parse_database,
     parse_settings,
 )
-from tests.portal_process import failing_start, portal_command, portal_environment
+from tests.portal_process import (
+    failing_start,
+    portal_command,
+    portal_environment,
+    portal_process,
+)
+from tests.server.http_client import Client, message_of
+from tests.server.raw_connection import eventually
 from tests.server.storage.cluster.conftest import StartPortal
 from tests.server.storage.cluster.servers import (
-    BUCKET,
     CREDENTIALS,
     WITH_PASSWORD,
     Postgres,
     Shared,
+    verified_signatures,
 )
 
 pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.timeout(180)]
@@ -57,6 +65,42 @@ def test_store_that_cannot_be_used(shared: Shared) -> None:
     said = refused(shared, environment=wrong)
     assert "InvalidAccessKeyId" in said
     assert "S3RVER" not in said
+
+
+def test_secrets_that_are_wrong(
+    moto: str, postgres: Postgres, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """SP7 at the start, SP5 later: until the file of the credentials has the right one again."""
+    shared = Shared.new(moto, postgres, tmp_path)
+    file = tmp_path / "credentials"
+    environment = {"AWS_SHARED_CREDENTIALS_FILE": str(file)}
+
+    def write(secret: str) -> None:
+        lines = ["[default]", f"aws_access_key_id = {key}", f"aws_secret_access_key = {secret}"]
+        file.write_text("\n".join(lines))
+
+    with verified_signatures(moto) as (key, secret):
+        write("wrong")
+        said = refused(shared, environment=environment)
+        assert "the store answers SignatureDoesNotMatch" in said
+        assert key not in said
+        write(secret)
+        serving = portal_process(tmp_path / "unused", *shared.arguments, environment=environment)
+        with serving as portal, Client(base_url=portal.url, timeout=60) as client:
+            link = client.upload_file("x", b"before")
+            assert client.get(f"/{link}").content == b"before"
+            write("wrong")
+            eventually(lambda: upload(client).status_code == 503)
+            assert "SignatureDoesNotMatch" in message_of(upload(client))
+            assert client.get(f"/AA{0:044}").status_code == 503
+            assert client.get(f"/{link}").content == b"before"
+            write(secret)
+            eventually(lambda: upload(client).status_code == 200)
+    assert "POST '/svc/skyfile': cannot write to the object store" in capfd.readouterr().err
+
+
+def upload(client: Client) -> httpx.Response:
+    return client.post("/svc/skyfile?filename=x", content=b"x", headers={"Content-Type": "a/b"})
 
 
 def test_database_that_cannot_be_used(shared: Shared, tmp_path: Path) -> None:
@@ -118,6 +162,8 @@ def test_servers_that_do_not_answer(shared: Shared) -> None:
         ThreadPoolExecutor(3) as threads,
     ):
         try:
+            held_locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+            eventually(lambda: shared.postgres.execute(shared.database, held_locks) != "0\n")
             store = threads.submit(refused, shared, "--s3-endpoint", f"http://{silent}")
             url = f"postgresql://skymount@{silent}/portals"
             database = threads.submit(refused, shared, "--database", url)
@@ -168,14 +214,6 @@ def test_certificates_that_are_not_accepted(monkeypatch: pytest.MonkeyPatch) -> 
         url = f"postgresql://user@{address}/portals?sslmode=verify-full&sslrootcert=system"
         with pytest.raises(StorageError, match="certificate verify failed"):
             Database.open(url, Tables.UPDATE)
-
-
-def test_credentials_that_are_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """SP7: the file that is named for them is not there."""
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "missing"))
-    with pytest.raises(StorageError, match="cannot use the credentials in"):
-        Objects(ClusterSettings(BUCKET, "x", "", "http://127.0.0.1:9"))
 
 
 @pytest.mark.parametrize(
