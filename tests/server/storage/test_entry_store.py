@@ -38,7 +38,6 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
 async def entries(
     tmp_path: Path, connections: list[sqlite3.Connection]
 ) -> AsyncIterator[EntryStore]:
-    """An empty store."""
     with closing(EntryStore.open(tmp_path)) as opened:
         yield opened
 

@@ -26,21 +26,23 @@ database_option = click.option(
 def _change(data: Path, database: str, edit: "Callable[[Zone], Zone]") -> None:
     from skymount.server.storage import zone_file
     from skymount.server.storage.cluster.choice import open_names
+    from skymount.server.storage.cluster.migrations import Tables
 
     if not database:
         zone_file.change(data, edit)
         return
-    with open_names(database, os.environ) as names:
+    with open_names(database, os.environ, Tables.MAKE) as names:
         names.change(edit)
 
 
 def _load(data: Path, database: str) -> "Zone":
     from skymount.server.storage import zone_file
     from skymount.server.storage.cluster.choice import open_names
+    from skymount.server.storage.cluster.migrations import Tables
 
     if not database:
         return zone_file.load(data)
-    with open_names(database, os.environ) as names:
+    with open_names(database, os.environ, Tables.KEEP) as names:
         return names.current()
 
 

@@ -43,7 +43,6 @@ from tests.server.storage.stored import (
 
 
 def small(content: bytes) -> tuple[Skylink, bytes]:
-    """Return a small skyfile, to be put."""
     base = build_inline(METADATA, content)
     return Skylink.v1(merkle.sector_root(base), len(base)), base
 
