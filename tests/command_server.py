@@ -92,7 +92,6 @@ class CommandServer:
 
 @functools.cache
 def command_server() -> CommandServer:
-    """Return the server of this process."""
     return CommandServer()
 
 
@@ -128,7 +127,6 @@ def _supervise(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
 
 
 def _run(request: dict[str, Any], streams: list[int]) -> NoReturn:
-    """Be the command."""
     os.setsid()
     for number, stream in enumerate(streams):
         os.dup2(stream, number)

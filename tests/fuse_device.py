@@ -24,7 +24,6 @@ NEEDS_MOUNTS = [
 
 
 def mounts(test: Callable[..., object]) -> Callable[..., object]:
-    """Mark a test that mounts."""
     for mark in NEEDS_MOUNTS:
         test = mark(test)
     return test

@@ -130,11 +130,9 @@ class Watched:
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended."""
         return bool(select.select([self._descriptor], [], [], 0)[0])
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
         signal.pidfd_send_signal(self._descriptor, number)
 
     def end(self) -> None:
@@ -195,7 +193,6 @@ class NotifySocket:
 
     @property
     def has_message(self) -> bool:
-        """Whether there is a message."""
         return bool(select.select([self._socket], [], [], 0)[0])
 
     def receive(self, sender: "subprocess.Popen[Any] | None" = None) -> list[str]:
@@ -237,7 +234,6 @@ class Mount:
     prefix: Sequence[str] = ()
 
     def skylink(self, name: str) -> Path:
-        """Return the directory of a skylink."""
         return self.path / "skylinks" / name
 
     def status(self) -> dict[str, Any]:
@@ -280,7 +276,6 @@ class Sandbox:
 
     @classmethod
     def make(cls, root: Path, prefix: Sequence[str] = ()) -> "Sandbox":
-        """Make the directories of a new sandbox."""
         found = cls(root, prefix)
         for name in ("home", "config", "state", "data", "cache", "run"):
             (root / name).mkdir(parents=True)
@@ -328,7 +323,6 @@ class Sandbox:
         return Sandbox(self.root, prefix, self.environment)
 
     def configure(self, text: str) -> Path:
-        """Write its configuration file."""
         path = self.root / "config/skymount/config.toml"
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
@@ -349,7 +343,6 @@ class Sandbox:
         return path
 
     def run(self, *command: str | Path, cwd: Path | None = None, limit: float = LIMIT) -> Done:
-        """Run any command."""
         return run([*self.prefix, *command], env=self.env, cwd=cwd, limit=limit)
 
     def skymount(

@@ -66,7 +66,6 @@ def tables() -> dict[str, list[list[str]]]:
 
 @cache
 def names_in(file: str) -> frozenset[str]:
-    """Return the names of the tests in a file."""
     tree = ast.parse((ROOT / file).read_text())
     return frozenset(
         node.name

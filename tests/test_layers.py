@@ -98,7 +98,6 @@ def test_umount_command_is_light():
 
 @pytest.fixture(scope="module")
 def portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a portal."""
     with running_portal(tmp_path_factory.mktemp("portal")) as url:
         yield url
 

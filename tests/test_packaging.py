@@ -51,7 +51,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Path:
-    """A directory with the wheel."""
     directory = tmp_path_factory.mktemp("wheels")
     pip_wheel(directory, source)
     return directory

@@ -25,7 +25,6 @@ COPIED = ("pyproject.toml", "README.md", "requirements", "scripts", "src", "test
 
 
 def blocks(kind: str, part: str = README) -> list[str]:
-    """Return the blocks of code of one kind."""
     return re.findall(rf"^```{kind}\n(.*?)^```", part, re.MULTILINE | re.DOTALL)
 
 

@@ -64,7 +64,6 @@ class Notes:
         return [sys.executable, "-c", code, str(self.path), *map(str, args)]
 
     def take(self) -> list[list[str]]:
-        """Return what is noted, and begin anew."""
         found = [line.split() for line in self.path.read_text().splitlines()]
         os.truncate(self.path, 0)
         return found
@@ -94,7 +93,6 @@ def _portal(notes: Notes, data: Path) -> Iterator[str]:
 
 @pytest.fixture
 def portal(notes: Notes, tmp_path: Path) -> Iterator[str]:
-    """The URL of a portal that takes notes."""
     with _portal(notes, tmp_path / "data") as url:
         yield url
 

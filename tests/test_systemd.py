@@ -28,7 +28,6 @@ os.execv(sys.argv[2], sys.argv[2:])
 def portal_with(
     data: Path, passed: socket.socket, **environment: str
 ) -> Iterator[subprocess.Popen[str]]:
-    """Start a portal to which a socket is passed."""
     command = portal_command("serve", "--listen", "127.0.0.1:1", "--data", str(data))
     process = subprocess.Popen(
         [sys.executable, "-c", _PASSING, str(passed.fileno()), *command],

@@ -68,13 +68,12 @@ async def in_one_of(
         threads.release_on_behalf_of(request)
 
 
-async def in_turns(things: Sequence[T], turn: int = TURN) -> AsyncIterator[T]:
-    """Yield things, with a checkpoint after each `turn` of them."""
-    for at in range(0, len(things), turn):
-        if at:
+async def in_turns(things: Sequence[T]) -> AsyncIterator[T]:
+    """Yield things, with a checkpoint after each `TURN` of them."""
+    for number, thing in enumerate(things):
+        if number and not number % TURN:
             await trio.lowlevel.checkpoint()
-        for thing in things[at : at + turn]:
-            yield thing
+        yield thing
 
 
 async def in_order(names: Iterable[bytes]) -> list[bytes]:

@@ -104,7 +104,6 @@ class Browser:
         return self.driver.find_elements(By.CSS_SELECTOR, css)
 
     def link(self, text: str) -> WebElement:
-        """Wait for the link with a text, and return it."""
         return eventually(lambda: self.driver.find_elements(By.LINK_TEXT, text))[0]
 
     def text(self, css: str) -> str:
@@ -150,7 +149,6 @@ class Browser:
 
 @contextmanager
 def running_browser(directory: Path) -> Iterator[Browser]:
-    """Start a browser that keeps its things in a directory."""
     downloads = directory / "downloads"
     downloads.mkdir()
     options = ChromeOptions()

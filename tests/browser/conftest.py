@@ -49,7 +49,6 @@ def home(portal: PortalProcess) -> str:
 
 @pytest.fixture(scope="session")
 def client(portal: PortalProcess) -> Iterator[Client]:
-    """A client of the shared portal."""
     with Client(base_url=portal.url, timeout=60) as connected:
         yield connected
 
@@ -92,7 +91,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def holidays(client: Client, folder: Path) -> str:
-    """The skylink of that folder."""
     files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
     content = {name: files[name].read_bytes() for name in sorted(files)}
     return client.upload(content, filename="holidays")

@@ -211,7 +211,6 @@ class Arena:
     # --- what a schedule does to it
 
     def take(self, step: Step) -> None:
-        """Do a step of a schedule."""
         if step.what == "break":
             self._break(step)
         elif step.what == "heal":

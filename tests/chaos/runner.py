@@ -99,7 +99,6 @@ class Runner:
             worker.end()
 
     def run(self, schedule: Schedule) -> None:
-        """Run a schedule to its end."""
         self._schedule = str(schedule)
         self._began = time.monotonic()
         over = threading.Event()

@@ -42,7 +42,6 @@ def proxies(authority: tuple[Path, str, str], heard: list[Any]) -> Iterator[Faul
 
 
 def get(proxies: FaultProxies, *, seconds: float = 20.0, **headers: str) -> httpx.Response:
-    """Ask for the file."""
     url = f"{proxies.urls[0]}/{FILE.name}/f"
     return httpx.get(url, headers=headers, timeout=seconds, verify=False)
 

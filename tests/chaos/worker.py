@@ -133,7 +133,6 @@ class Worker:
         return {"attempted": True}
 
     def remove(self, path: str) -> dict[str, Any]:
-        """Remove a file."""
         self.timed(os.unlink, path)
         return {}
 

@@ -11,7 +11,6 @@ from tests.skymount_process import Sandbox
 
 @pytest.fixture(scope="session")
 def portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Its URL."""
     with running_portal(tmp_path_factory.mktemp("portal")) as url:
         yield url
 

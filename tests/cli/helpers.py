@@ -23,7 +23,6 @@ STRANGER = SigningKeyPair.from_seed("insecure test seed of somebody else")
 
 
 def piped(sandbox: Sandbox, stdin: str | bytes, *args: str) -> Done:
-    """Run it to its end."""
     return sandbox.skymount(*args, stdin=stdin)
 
 
@@ -42,7 +41,6 @@ def piped_badly(sandbox: Sandbox, stdin: str | bytes, *args: str, code: int = 2)
 
 
 def post(url: str, entry: Entry) -> None:
-    """Set an entry of the stranger's."""
     body = entry.sign(STRANGER.private_key).encode_update()
     httpx.post(f"{url}/svc/registry", content=body).raise_for_status()
 

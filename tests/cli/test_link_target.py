@@ -189,7 +189,6 @@ def test_a_document(sandbox: Sandbox, fake: FakePortal, portal: str) -> None:
 
 @pytest.fixture
 def named(sandbox: Sandbox, names: PortalProcess) -> Sandbox:
-    """Commands in it ask the portal with the name."""
     box = sandbox.with_env(SKYMOUNT_PORTALS=names.url)
     directory = box.directory("site")
     (directory / "f").write_text("content")

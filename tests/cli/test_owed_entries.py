@@ -26,7 +26,6 @@ def free_port() -> int:
 
 @pytest.fixture
 def pair(box: Sandbox, owner: str) -> SigningKeyPair:
-    """The key pair that is called home."""
     return Keyring(Path(box.root / "data/skymount/keys")).get("home")
 
 

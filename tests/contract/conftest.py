@@ -45,6 +45,5 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ready]:
 
 @pytest.fixture
 async def client(ready: Ready) -> AsyncIterator[PortalClient]:
-    """A client of the portal."""
     async with PortalClient(ready.url, api_key=API_KEY) as connected:
         yield connected

@@ -31,7 +31,6 @@ _NOBODY = "http://127.0.0.1:9"
 
 
 def start(sandbox: Sandbox, mountpoint: Path, url: str = _NOBODY, log_to: str = _TO_FILE) -> Done:
-    """Run a program that starts a daemon."""
     program = _PROGRAM.format(log_to=log_to)
     return sandbox.run(sys.executable, "-c", program, mountpoint, url, sandbox.root / "log")
 

@@ -32,7 +32,6 @@ def event(text: str, level: int = logging.WARNING) -> logging.LogRecord:
 
 
 def parsed(data: bytes) -> dict[str, bytes]:
-    """Read a datagram as the journal does."""
     found = {}
     while data:
         line, _, data = data.partition(b"\n")

@@ -46,7 +46,6 @@ class ContentStack:
 
     @property
     def portal(self) -> FakePortal:
-        """The first portal."""
         return self.portals[0]
 
 

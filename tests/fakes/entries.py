@@ -71,11 +71,9 @@ class FakeRegistry(HttpClient):
         self.ever.append(signed)
 
     def forget(self, public_key: bytes, tweak: bytes) -> None:
-        """Lose an entry."""
         self.stored.pop((public_key, tweak), None)
 
     def latest(self, public_key: bytes, tweak: bytes) -> SignedEntry | None:
-        """Return what is stored."""
         history = self.stored.get((public_key, tweak))
         return history[-1] if history else None
 

@@ -68,7 +68,6 @@ class FakeReader:
         return skylink
 
     async def load(self, skylink: Skylink, fingerprint: bytes | None = None) -> Skyfile:
-        """Describe a skylink."""
         self.loads.append(skylink)
         await trio.sleep(self.delays.get(skylink, 0))
         if skylink in self.errors:
@@ -89,7 +88,6 @@ class FakeReader:
         self.forgotten.append(skyfile.skylink)
 
     def open(self, skyfile: Skyfile, start: int, size: int) -> "FakeContentFile":
-        """Open a file."""
         self.open_files += 1
         return FakeContentFile(self, skyfile.skylink, start, size)
 
@@ -122,7 +120,6 @@ class FakeContentFile:
         return self.ready(offset, length) or b""
 
     def needs_portal(self, offset: int, length: int) -> bool:
-        """Whether reads have to wait."""
         return self.reader.cold
 
     def close(self) -> None:
@@ -135,7 +132,6 @@ SOMEWHERE = entry_link(OWNER, bytes(32))
 
 
 def entry_of(name: ResolvableName) -> EntryId:
-    """The entry on which a name depends."""
     return EntryId(OWNER, hash_data_key(str(name)))
 
 
@@ -349,7 +345,6 @@ async def lookup(mount: InMemoryMount, *names: str) -> InodeAttributes:
 
 
 async def listing(mount: InMemoryMount, inode: int, position: int = 0) -> list[Listed]:
-    """List a directory."""
     handle = await mount.operations.opendir(inode)
     found = list(map(Listed.of, mount.operations.readdir(handle, position)))
     mount.operations.releasedir(handle)

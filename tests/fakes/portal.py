@@ -39,7 +39,6 @@ class Request:
 
     @property
     def path(self) -> str:
-        """The decoded path."""
         return unquote(self.target.partition("?")[0])
 
     @property
@@ -81,7 +80,6 @@ class Reply:
         return replace(self, headers=tuple(h for h in self.headers if h[0].lower() != name.lower()))
 
     def with_header(self, name: bytes, value: bytes) -> "Reply":
-        """Return it with a header in place of the one of that name."""
         return replace(self, headers=(*self.without(name).headers, (name, value)))
 
 
@@ -113,7 +111,6 @@ def without_header(name: bytes) -> Fault:
 
 
 def header(name: bytes, value: bytes) -> Fault:
-    """Set a header."""
     return lambda _, reply: reply.with_header(name, value)
 
 
@@ -273,7 +270,6 @@ class FakePortal:
         self._rules = [rule for rule in self._rules if pattern and rule.pattern.pattern != pattern]
 
     def asked(self, pattern: str = "") -> list[Request]:
-        """Return the requests that match."""
         return [request for request in list(self.requests) if re.search(pattern, str(request))]
 
     # --- answers

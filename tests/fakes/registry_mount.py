@@ -164,12 +164,10 @@ class FakeKeys:
 
 
 def revision_of(state: Held) -> Mapping[str, str]:
-    """Return the attributes of a state."""
     return {"revision": str(state.revision)}
 
 
 def ref(name: str, key: SigningKeyPair = OWN) -> EntryId:
-    """Return the entry of a data key."""
     return EntryId(key.public_key, hash_data_key(name), name)
 
 

@@ -31,7 +31,6 @@ class FakeRegistry:
         self.entries |= {entry.link: entry for entry in entries}
 
     def lead(self, domain: str, skylink: Skylink) -> None:
-        """Let a domain lead to a skylink."""
         self.domains[domain] = json.dumps({"skylink": f"sia://{skylink}/some/path"}).encode()
 
     def answer(self, request: Request, honest: Reply) -> Reply:

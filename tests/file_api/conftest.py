@@ -33,7 +33,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePortal]:
-    """A portal that is the configured one."""
     with in_thread(FakePortal()) as portal:
         monkeypatch.setenv("SKYMOUNT_PORTALS", portal.url)
         yield portal
@@ -41,7 +40,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePortal]:
 
 @pytest.fixture
 def site(fake: FakePortal) -> FakeSkyfile:
-    """A directory on that portal."""
     found = of_files(FILES)
     fake.add(found)
     return found

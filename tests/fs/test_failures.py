@@ -39,7 +39,6 @@ def fail(
     error: Exception = SILENT,
     seconds: float = 10.0,
 ) -> None:
-    """Let an operation fail."""
     failures.add(describe(operation, path, str(error), error, errno.EIO, seconds), inode)
 
 

@@ -87,7 +87,6 @@ class Scene:
         assert worst < ANSWERED, f"{worst:.1f} s"
 
     def log(self) -> str:
-        """Return what the daemon logged."""
         return self.mount.log.read_text(errors="replace")
 
     def list_all(self, contents: Sequence[FakeSkyfile]) -> list[str]:

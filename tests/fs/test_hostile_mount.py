@@ -47,7 +47,6 @@ class Scene:
 
     @property
     def portal(self) -> FakePortal:
-        """The first portal."""
         return self.portals[0]
 
     def publish(self, skyfile: FakeSkyfile) -> Path:
@@ -90,7 +89,6 @@ class Scene:
         return done.stderr.rstrip("\n").rpartition(": ")[2].encode(errors="replace").decode()
 
     def log(self) -> str:
-        """Return what the daemon logged."""
         return self.mount.log.read_text(errors="replace")
 
     def assert_sound(self) -> None:

@@ -42,7 +42,6 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
 
 
 def line(place: bytes, kind: bytes = b"fuse.skymount", source: bytes = b"skymount") -> bytes:
-    """Return a line of the table."""
     return (
         b"36 35 98:0 / "
         + place

@@ -51,7 +51,6 @@ from tests.fuzz.wire import JSON, KEYS, LINK, LINKS, MEMBERS, METADATA, PAIR, TE
 
 @lru_cache
 def _directory() -> Path:
-    """Return a directory of this process."""
     made = Path(tempfile.mkdtemp(prefix="skymount-fuzz-"))
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     return made

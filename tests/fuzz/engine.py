@@ -179,7 +179,6 @@ def _word(random: Random, data: bytes) -> tuple[int, int]:
 
 
 def _piece(random: Random, seeds: Any, tokens: Any) -> bytes:
-    """Return something to put in."""
     kind = random.random()
     if tokens and kind < 0.6:
         return bytes(tokens[_below(random, len(tokens))])

@@ -193,7 +193,6 @@ def resolution(data: bytes) -> None:
 
 @target(b"svc", b"skynet", b"")
 def dialect_name(data: bytes) -> None:
-    """Only the presets have names."""
     found = attempt(dialect_named, text_of(data[:80]))
     assert found is None or found in PRESETS.values()
 
@@ -430,7 +429,6 @@ def registry_update(data: bytes) -> None:
 
 @target(ANSWER, b'{"data":"","revision":0,"signature":"' + b"00" * 64 + b'"}', tokens=ENTRY_TOKENS)
 def registry_answer(data: bytes) -> None:
-    """So is an answer."""
     signed = attempt(SignedEntry.parse_answer, data, PAIR.public_key, TWEAK)
     if signed is not None:
         assert (signed.public_key, signed.entry.tweak) == (PAIR.public_key, TWEAK)
@@ -643,7 +641,6 @@ def part_header(data: bytes) -> None:
 
 @target(b"a/b c+d", "é/\ud800".encode("utf-8", "surrogatepass"), b"%2F?#", b"\xff", b"../\0")
 def path_in_a_url(data: bytes) -> None:
-    """A path in a URL is the path that a portal reads there."""
     try:
         text = data.decode()
     except UnicodeDecodeError:

@@ -68,11 +68,9 @@ class Owner:
             yield files(mount)
 
     def signed(self, name: str, data: bytes, revision: int) -> SignedEntry:
-        """Sign an entry."""
         return Entry(hash_data_key(name), data, revision).sign(self.pair.private_key)
 
     def held(self, name: str) -> SignedEntry | None:
-        """Return the entry that the portal has."""
         tweak = hash_data_key(name)
         question = {"publickey": f"ed25519:{self.pair.public_hex}", "datakey": tweak.hex()}
         answer = httpx.get(f"{self.portal}/svc/registry", params=question, headers=_AGENT)
@@ -97,7 +95,6 @@ class Owner:
             put(client, self.signed(name, data, self.revision(name) + 1))
 
     def pending(self) -> list[PendingWrite]:
-        """Return what is in the spool."""
         ledger = Ledger.open(self.sandbox.root / "state/skymount/ledger.sqlite3")
         try:
             return ledger.pending()
@@ -106,7 +103,6 @@ class Owner:
 
 
 def files(mount: Mount) -> Path:
-    """Return the directory of the key in a mount."""
     return mount.path / "registry" / HOME
 
 
@@ -146,7 +142,6 @@ class Program:
 
 @contextmanager
 def program(directory: Path, prefix: Sequence[str] = ()) -> Iterator[Program]:
-    """Run a program in a directory."""
     found = Program(directory, prefix)
     try:
         yield found

@@ -57,7 +57,6 @@ class Namespace:
     """Ends what was started in it."""
 
     def run(self, *command: str | Path, stdin: str = "") -> Done:
-        """Run a command in it."""
         return run([*self.prefix, *command], stdin=stdin)
 
     def do(self, *command: str | Path) -> str:

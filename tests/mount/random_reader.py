@@ -68,7 +68,6 @@ class World:
         return int(self.restarts.read_text() or "0")
 
     def expected(self, source: Path) -> bytes:
-        """Return the bytes of a source."""
         if source not in self.sources:
             self.sources[source] = source.read_bytes()
         return self.sources[source]
@@ -90,7 +89,6 @@ class Reader:
         self.begun = time.monotonic()
 
     def work(self, count: int) -> None:
-        """Do so many things."""
         ways: list[Callable[[Path, Path], None]] = [
             self.at_random,
             self.at_random,
@@ -158,7 +156,6 @@ class Reader:
             self.world.good += found
 
     def somewhere(self, size: int) -> tuple[int, int]:
-        """Return a random range."""
         length = self.luck.choice([1, 100, 4096, 5000, 32 << 10, 70_000, 300_000, 1 << 20, 3 << 20])
         borders = [0, 32 << 10, 1 << 20, 4 << 20, size]
         near = self.luck.choice(borders) + self.luck.randrange(-5000, 5000)
@@ -172,7 +169,6 @@ class Reader:
     # --- ways of reading
 
     def at_random(self, source: Path, mounted: Path) -> None:
-        """Read random ranges."""
         size = len(self.world.expected(source))
         with self.opened(mounted) as descriptor:
             for _ in range(self.luck.randrange(1, 8)):
@@ -199,7 +195,6 @@ class Reader:
         self._steps(source, mounted, self.luck.choice([4096, 5000, 131_072]), -1)
 
     def in_strides(self, source: Path, mounted: Path) -> None:
-        """Read with gaps."""
         self._steps(source, mounted, self.luck.choice([4096, 40_000]), self.luck.choice([2, 7, 33]))
 
     def _steps(self, source: Path, mounted: Path, step: int, stride: int) -> None:
@@ -328,7 +323,6 @@ def _where(found: bytes, expected: bytes) -> str:
 
 
 def main(seed: str, count: str, faulty: str, restarts: str, listing: str) -> None:
-    """Run the threads."""
     listed = json.loads(Path(listing).read_text())
     pairs = [(Path(source), Path(mounted)) for source, mounted in listed]
     world = World(pairs, faulty == "1", Path(restarts))

@@ -74,7 +74,6 @@ class ScriptedPortal:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
 
     def start(self) -> None:
-        """Serve."""
         self._thread.start()
 
     def close(self) -> None:
@@ -105,14 +104,12 @@ class ScriptedPortal:
         self.ever.append(signed)
 
     def latest(self, public_key: bytes, tweak: bytes) -> SignedEntry | None:
-        """Return what is stored."""
         history = self.stored.get((public_key, tweak))
         return history[-1] if history else None
 
     # --- what a request gets: (status, body), or None for the end of the connection
 
     def handle(self, method: str, target: str, body: bytes) -> tuple[int, bytes] | None:
-        """Handle a request."""
         with self.lock:
             fault = self.faults.pop(0) if self.faults else self.always
             if fault:
@@ -210,7 +207,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def scripted_portal() -> Iterator[ScriptedPortal]:
-    """Run such a portal."""
     portal = ScriptedPortal()
     portal.start()
     try:

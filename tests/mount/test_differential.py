@@ -143,7 +143,6 @@ class Plan:
 
     @classmethod
     def of(cls, seed: int) -> "Plan":
-        """Return the plan of a seed."""
         luck = random.Random(f"plan {seed}")
         base_sectors = luck.random() < 0.7
         faults = luck.choice([0.0, 0.1, 0.3])
@@ -246,7 +245,6 @@ class Case:
         return stack.enter_context(self.sandbox.mounted(*self.options, at=self.path, clean=False))
 
     def _reader(self, number: int) -> "subprocess.Popen[bytes]":
-        """Start reading."""
         faulty = str(int(self.plan.faults > 0))
         command = [random_reader.__file__, f"{self.plan.seed}.{number}", str(self.plan.operations)]
         return subprocess.Popen(

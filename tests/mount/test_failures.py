@@ -22,7 +22,6 @@ SECRET = "not-for-the-log"  # an API key of a test
 
 @pytest.fixture
 def fake() -> Iterator[FakePortal]:
-    """A portal that has the content."""
     with in_thread(FakePortal()) as portal:
         portal.add(LARGE)
         yield portal

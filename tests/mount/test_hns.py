@@ -215,7 +215,6 @@ class Reader:
         return self
 
     def finish(self) -> bytes:
-        """Let it read, and return what it has read."""
         return self._process.communicate(b"go\n", timeout=LIMIT)[0]
 
     def __exit__(self, *_: object) -> None:

@@ -47,7 +47,6 @@ class Site:
 
 @pytest.fixture
 def site(sandbox: Sandbox, names: PortalProcess) -> Site:
-    """A site whose name moves."""
     links = [publish(sandbox, names, f"v{n}", {"d/f": str(n), f"only{n}": ""}) for n in (1, 2)]
     owner = Owner.make(sandbox, names.url)
     long = sandbox.with_env(SKYMOUNT_HNS_TTL=HOUR, SKYMOUNT_REGISTRY_TTL=HOUR)

@@ -47,7 +47,6 @@ def honest() -> Iterator[FakePortal]:
 
 @contextmanager
 def mounted(sandbox: Sandbox, *portals: FakePortal) -> Iterator[Foreground]:
-    """Mount these portals."""
     words = [word for each in portals for word in ("--portal", each.url)]
     with sandbox.foreground(*words) as mount:
         yield mount
@@ -59,7 +58,6 @@ def tree(mount: Foreground) -> Path:
 
 
 def verified(mount: Foreground) -> str:
-    """Return whether the mount says that the content is verified."""
     return os.getxattr(tree(mount), "user.skymount.verified").decode()
 
 

@@ -24,7 +24,6 @@ def reader(sandbox: Sandbox) -> Owner:
 
 
 def held(portal: ScriptedPortal, owner: Owner, name: str) -> SignedEntry | None:
-    """Return what a portal has."""
     return portal.latest(owner.pair.public_key, hash_data_key(name))
 
 

@@ -44,7 +44,6 @@ def path(owner: Owner) -> Path:
 
 
 def latest(owner: Owner, registry: ScriptedPortal, name: str = NAME) -> SignedEntry | None:
-    """Return the entry that the portal has."""
     return registry.latest(owner.pair.public_key, hash_data_key(name))
 
 
@@ -312,7 +311,6 @@ def write(tool: Program, data: bytes) -> str:
 
 
 def logs(inside: Inside) -> list[str]:
-    """Return where the daemon's logs are."""
     return inside.namespace.do("sh", "-c", f"echo {inside.state}/skymount/log/*.log").split()
 
 

@@ -120,7 +120,6 @@ class Terminal:
         return piece
 
     def wait(self) -> None:
-        """Wait for its end."""
         while self._read():
             pass
         assert self.process.wait(LIMIT) == 0

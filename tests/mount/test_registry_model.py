@@ -80,7 +80,6 @@ class World:
         self.tool.do("(fds := {})")
 
     def end(self) -> None:
-        """Unmount."""
         self._stack.close()
 
     def kill(self) -> None:

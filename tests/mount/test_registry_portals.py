@@ -52,7 +52,6 @@ def free_port() -> int:
 
 @pytest.fixture
 def portals(tmp_path: Path) -> Iterator[list[Portal]]:
-    """Two portals that run."""
     with ExitStack() as running:
         found = [Portal(tmp_path / f"portal-{n}", free_port(), running) for n in range(2)]
         for each in found:

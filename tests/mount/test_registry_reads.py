@@ -83,7 +83,6 @@ def stopped(portal: PortalProcess) -> Iterator[None]:
 
 
 def put(portal: PortalProcess, entry: SignedEntry) -> None:
-    """Post an entry to one portal."""
     url, agent = f"{portal.url}/svc/registry", {"User-Agent": "skymount tests"}
     httpx.post(url, content=entry.encode_update(), headers=agent).raise_for_status()
 

@@ -50,7 +50,6 @@ def make(count: int, prefix: str = "") -> list[FakeSkyfile]:
 
 @pytest.fixture
 def fake_portal() -> Iterator[FakePortal]:
-    """A portal in a thread."""
     with in_thread(FakePortal()) as running:
         yield running
 

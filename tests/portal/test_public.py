@@ -101,7 +101,6 @@ def method(client: PortalClient, name: str) -> Callable[..., Any]:
 
 
 def arguments(name: str, tmp_path: Path) -> dict[str, Any]:
-    """Return arguments that will do."""
     found = dict({**CALLS, **LOCAL}[name])
     if "destination" in found:
         found["destination"] = tmp_path / "f"

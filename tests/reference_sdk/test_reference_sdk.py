@@ -54,7 +54,6 @@ def sdk(url: str, *calls: tuple[Any, ...], cwd: Path | None = None, **options: s
 
 @pytest.fixture(scope="module")
 def portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A portal's URL."""
     with running_portal(tmp_path_factory.mktemp("portal")) as url:
         yield url
 

@@ -17,6 +17,5 @@ def portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PortalProcess]:
 
 @pytest.fixture(scope="session")
 def client(portal: PortalProcess) -> Iterator[Client]:
-    """A client of the shared portal."""
     with Client(base_url=portal.url, timeout=60) as connected:
         yield connected

@@ -16,7 +16,6 @@ FORM_TYPE = f"multipart/form-data; boundary={BOUNDARY}"
 
 
 def form(*parts: tuple[PartHeader, bytes]) -> bytes:
-    """Return the body of a form."""
     pieces = [
         f"--{BOUNDARY}\r\n".encode() + part.encode() + b"\r\n" + content + b"\r\n"
         for part, content in parts
@@ -34,7 +33,6 @@ class Client(httpx.Client):
         path: str = "/svc/skyfile",
         headers: dict[str, str] | None = None,
     ) -> httpx.Response:
-        """Post a form of these parts."""
         return self.post(
             path,
             params=params,

@@ -25,7 +25,6 @@ _UNKNOWN = "unable to decrypt skyfile base sector"
 
 
 def made(client: Client, name: str, kind: str) -> Skykey:
-    """Make a skykey on the portal."""
     answer = client.post("/svc/createskykey", data={"name": name, "type": kind})
     assert answer.status_code == 200, answer.text
     return Skykey.parse_record(answer.content)
@@ -53,7 +52,6 @@ def own(tmp_path: Path) -> Iterator[tuple[PortalProcess, Client]]:
 
 
 def base_sector(client: Client, link: str) -> bytes:
-    """Fetch a base sector."""
     return client.get(f"/svc/basesector/{link}").content
 
 

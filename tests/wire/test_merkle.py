@@ -71,7 +71,6 @@ def form_of(name):
 
 @pytest.fixture(params=["plain", *COMPILED_FORMS])
 def form(request):
-    """Each form that there is."""
     return form_of(request.param)
 
 

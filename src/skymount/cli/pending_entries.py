@@ -18,7 +18,7 @@ _HEAD = ("NUMBER", "SINCE", "ENTRY", "REVISION", "CONTENT")
 
 def warn_of_dropped(each: "PendingWrite", why: str = "something was written later") -> None:
     """Warn that a change was dropped without having been posted."""
-    entry = _pending_entry(each, key_names())
+    entry = _entry(each, key_names())
     warn(
         f"{each.id}: {entry} was to be {_shown(each.data)}, which is superseded and given up: {why}"
     )
@@ -38,6 +38,18 @@ def pending_facts(each: "PendingWrite") -> dict[str, Any]:
     """Return what --json shows of a pending entry."""
     from skymount.portal.ledger.pending_write import PendingStatus
 
+    is_waiting = each.status is PendingStatus.WAITING
+    return _facts(each, each.created, each.portals, waiting=is_waiting, owed=False)
+
+
+def owed_facts(each: "OwedEntry") -> dict[str, Any]:
+    """Return what --json shows of an entry that a portal is owed."""
+    return _facts(each, each.since, [each.portal], waiting=True, owed=True)
+
+
+def _facts(
+    each: "PendingWrite | OwedEntry", created: float, portals: Sequence[str], **kind: bool
+) -> dict[str, Any]:
     return {
         "id": each.id,
         "public_key": each.public_key.hex(),
@@ -46,30 +58,10 @@ def pending_facts(each: "PendingWrite") -> dict[str, Any]:
         "revision": each.signed.entry.revision if each.signed else None,
         "hex": each.data.hex(),
         "reason": each.reason,
-        "created": _time(each.created),
+        "created": _time(created),
         "posting": each.is_posting,
-        "portals": list(each.portals),
-        "waiting": each.status is PendingStatus.WAITING,
-        "owed": False,
-    }
-
-
-def owed_facts(each: "OwedEntry") -> dict[str, Any]:
-    """Return what --json shows of an entry that a portal is owed."""
-    entry = each.signed.entry
-    return {
-        "id": each.id,
-        "public_key": each.signed.public_key.hex(),
-        "data_key": each.data_key,
-        "hashed_data_key": entry.tweak.hex(),
-        "revision": entry.revision,
-        "hex": entry.data.hex(),
-        "reason": each.reason,
-        "created": _time(each.since),
-        "posting": each.is_posting,
-        "portals": [each.portal],
-        "waiting": True,
-        "owed": True,
+        "portals": list(portals),
+        **kind,
     }
 
 
@@ -87,19 +79,24 @@ class PendingRow:
 
 def pending_row(each: "PendingWrite", names: dict[bytes, str]) -> PendingRow:
     """Return the row of a pending entry."""
-    revision = str(each.signed.entry.revision) if each.signed else "not signed"
-    entry, data = _pending_entry(each, names), _shown(each.data, _SHOWN_LIMIT)
-    reason = "being posted now" if each.is_posting else each.reason
-    return PendingRow((str(each.id), _time(each.created), entry, revision, data), reason)
+    return PendingRow(_cells(each, each.created, names), _reason(each))
 
 
 def owed_row(each: "OwedEntry", names: dict[bytes, str]) -> PendingRow:
     """Return the row of an entry that a portal is owed."""
-    entry = each.signed.entry
-    what = str(entry.revision), _shown(entry.data, _SHOWN_LIMIT)
-    reason = "being posted now" if each.is_posting else each.reason
-    cells = (str(each.id), _time(each.since), _owed_entry(each, names), *what)
-    return PendingRow(cells, f"owed to {each.portal}: {reason}")
+    return PendingRow(_cells(each, each.since, names), f"owed to {each.portal}: {_reason(each)}")
+
+
+def _cells(
+    each: "PendingWrite | OwedEntry", created: float, names: dict[bytes, str]
+) -> tuple[str, ...]:
+    revision = str(each.signed.entry.revision) if each.signed else "not signed"
+    data = _shown(each.data, _SHOWN_LIMIT)
+    return str(each.id), _time(created), _entry(each, names), revision, data
+
+
+def _reason(each: "PendingWrite | OwedEntry") -> str:
+    return "being posted now" if each.is_posting else each.reason
 
 
 def table(rows: Sequence[PendingRow]) -> list[str]:
@@ -124,24 +121,12 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 def sent_fact(each: "PendingWrite | OwedEntry", revision: int) -> dict[str, Any]:
     """Return what is printed of a change that was posted, with the name of its entry."""
-    from skymount.portal.ledger.owed_entry import OwedEntry
-
-    names = key_names()
-    entry = _owed_entry(each, names) if isinstance(each, OwedEntry) else _pending_entry(each, names)
-    return {"id": each.id, "entry": entry, "revision": revision}
+    return {"id": each.id, "entry": _entry(each, key_names()), "revision": revision}
 
 
-def _pending_entry(each: "PendingWrite", names: dict[bytes, str]) -> str:
-    return _entry(each.public_key, each.tweak, each.data_key, names)
-
-
-def _owed_entry(each: "OwedEntry", names: dict[bytes, str]) -> str:
-    return _entry(each.signed.public_key, each.signed.entry.tweak, each.data_key, names)
-
-
-def _entry(public_key: bytes, tweak: bytes, data_key: str | None, names: dict[bytes, str]) -> str:
-    owner = names.get(public_key, public_key.hex())
-    return f"{owner}/{tweak.hex() if data_key is None else data_key}"
+def _entry(each: "PendingWrite | OwedEntry", names: dict[bytes, str]) -> str:
+    owner = names.get(each.public_key, each.public_key.hex())
+    return f"{owner}/{each.tweak.hex() if each.data_key is None else each.data_key}"
 
 
 def _shown(content: bytes, limit: int | None = None) -> str:

@@ -32,7 +32,6 @@ class Service:
 
     @classmethod
     def of_mount(cls, name: str) -> "Service":
-        """Return the service of the mount [mounts.NAME]."""
         if not _NAME.fullmatch(name):
             raise ConfigError(
                 f"{name}: a service's name has 1 to 100 letters, digits, '.', '_', ':' and '-'; "

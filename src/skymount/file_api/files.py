@@ -67,7 +67,6 @@ class Files:
         return OpenFile(SESSIONS, self.options.settings(), entry)
 
     def read(self, entry: Entry) -> Data:
-        """Read a whole file."""
         file = self.open_entry(entry)
         try:
             return file.read(0, file.size)

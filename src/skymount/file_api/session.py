@@ -116,10 +116,6 @@ class Session:
         found = file.ready(offset, length)
         return await file.wait(offset, length) if found is None else found
 
-    async def read_once(self, extent: Extent, offset: int, length: int) -> Data:
-        """Read a part of a file that is not kept open."""
-        return await self.reader.read(extent.skyfile, extent.start + offset, length)
-
     def close_file(self, number: int) -> None:
         file = self._files.pop(number, None)
         if file is not None:

@@ -156,7 +156,6 @@ class ReadOnlyDatabase:
             self._connection.close()
 
     def read(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        """As `Database.read`."""
         with _translated(self._path, "read"), self._lock:
             return action(self._connection)
 

@@ -18,7 +18,6 @@ def place(box: Sandbox) -> Path:
 
 @pytest.fixture
 def store(sandbox: Sandbox) -> BlockStore:
-    """A cache with three blocks."""
     store = BlockStore.open(place(sandbox), 64 << 20)
     for index in range(3):
         assert store.put(BlockKey("a link", 1 << 20, 1 << 30, index), bytes(1 << 20))

@@ -27,7 +27,6 @@ def write(box: Sandbox, **files: str) -> None:
 
 
 def held(box: Sandbox) -> list[dict[str, object]]:
-    """Return what is in the spool."""
     found = json.loads(box.succeed("registry", "pending", "--json"))
     assert isinstance(found, list)
     return found

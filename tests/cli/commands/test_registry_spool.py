@@ -27,7 +27,6 @@ def ledger_of(box: Sandbox) -> Iterator[Ledger]:
 
 @pytest.fixture
 def pair(box: Sandbox, owner: str) -> SigningKeyPair:
-    """The key pair that is called home."""
     return Keyring(Path(box.root / "data/skymount/keys")).get("home")
 
 

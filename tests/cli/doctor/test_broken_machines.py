@@ -44,7 +44,6 @@ def _level(finding: dict[str, str]) -> int:
 
 
 def fault(box: Sandbox, subject: str, level: str = "failure") -> str:
-    """Return what doctor says of a subject that has a fault, and what to do."""
     found = examined(box)
     assert subject in found, found
     assert found[subject]["level"] == level, found[subject]

@@ -28,7 +28,6 @@ def noise(length: int) -> memoryview:
 
 
 def write(path: Path, data: memoryview | bytes) -> bool:
-    """Write a block."""
     return block_file.write(str(path), IDENTITY, data)
 
 
@@ -40,7 +39,6 @@ def read(path: Path, length: int, identity: bytes = IDENTITY, *, touch: bool = T
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where a block is to lie."""
     return tmp_path / "block"
 
 

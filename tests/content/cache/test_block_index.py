@@ -23,17 +23,14 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 def key(index: int) -> BlockKey:
-    """Return the key of a unit."""
     return BlockKey("a link", 32 * KIB, 1 << 40, index)
 
 
 def file_of(store: BlockStore, wanted: BlockKey) -> Path:
-    """Return where a block lies."""
     return store.root.joinpath(*block_format.file_name(wanted.identity))
 
 
 def index_of(store: BlockStore) -> Path:
-    """Return where the index of a store lies."""
     return store.root.with_name("v1.sqlite3")
 
 

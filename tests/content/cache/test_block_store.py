@@ -29,12 +29,10 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 def key(index: int = 0, source: str = "") -> BlockKey:
-    """Return the key of a unit."""
     return BlockKey(LINK, 32 * KIB, 1 << 40, index, source)
 
 
 def file_of(store: BlockStore, wanted: BlockKey) -> Path:
-    """Return where a block lies."""
     return store.root.joinpath(*block_format.file_name(wanted.identity))
 
 

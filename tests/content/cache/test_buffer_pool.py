@@ -12,7 +12,6 @@ MIB = 1 << 20
 
 
 def address(view: memoryview) -> int:
-    """Return where memory begins."""
     return ctypes.addressof(ctypes.c_char.from_buffer(view))
 
 

@@ -405,7 +405,6 @@ async def test_bytes_of_another_portal_than_the_describing_one(
 
 
 def described(payload: bytes | None = None) -> LoadedSkyfile:
-    """Return a description."""
     content = skyfiles.of_files(FILES)
     size = 1000 if payload is None else len(payload)
     skyfile = Skyfile(
@@ -422,7 +421,6 @@ def described(payload: bytes | None = None) -> LoadedSkyfile:
 
 
 def packed(loaded: LoadedSkyfile) -> bytes:
-    """Return a description as it is on disk."""
     return b"".join(description_codec.parts(loaded))
 
 

@@ -12,7 +12,6 @@ LISTING = listing_of(b"{}")
 
 
 def key(index: int, root: bytes = bytes(32)) -> UnitKey:
-    """Return the key of a unit."""
     skyfile = Skyfile(Skylink.v1(root, 1), LISTING, 1 << 40, "", Verified.NO)
     return (skyfile.identity, skyfile.unit, index)
 

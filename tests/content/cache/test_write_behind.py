@@ -21,7 +21,6 @@ MIB = 1 << 20
 
 
 def key(index: int) -> BlockKey:
-    """Return the key of a unit."""
     return BlockKey("a link", MIB, 1 << 40, index)
 
 
@@ -61,7 +60,6 @@ async def until(event: threading.Event) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> BlockStore:
-    """An empty store."""
     return BlockStore.open(tmp_path, 64 * MIB)
 
 

@@ -27,7 +27,6 @@ CONTENT = skyfiles.of_files(FILES)
 
 
 def skyfile_of(content: FakeSkyfile, metadata: Metadata | None = None) -> Skyfile:
-    """Return the description of content."""
     described = skyfiles.listing_of(metadata or content.metadata, len(content.payload))
     return Skyfile(content.skylink, described, len(content.payload), "", Verified.NO)
 
@@ -51,7 +50,6 @@ async def receive(
 async def read(
     portal: FakePortal, start: int, stop: int, metadata: Metadata | None = None
 ) -> bytes:
-    """Read a range of the content."""
     async with PortalClient(portal.url, retries=0) as client:
         skyfile = skyfile_of(CONTENT, metadata)
         return (await receive(client, skyfile, start, [stop - start]))[0][0]
@@ -220,7 +218,6 @@ async def test_one_file_is_not_asked_for_twice():
 
 
 def extents(*subfiles: tuple[str, int, int]) -> Metadata:
-    """Return metadata of files with these extents."""
     found = {
         path: Subfile(filename=path, offset=offset, len=size) for path, offset, size in subfiles
     }

@@ -282,7 +282,6 @@ class Model:
         """Whether a read that fails now may."""
 
     async def do(self, action: Action) -> None:
-        """Do one thing."""
         match action:
             case Open():
                 self._open(CONTENTS[action.content % len(CONTENTS)], action.file)
@@ -367,7 +366,6 @@ class Model:
 
     @property
     def jobs(self) -> list[FetchJob]:
-        """What is fetched now."""
         return list(self.reader.fetcher.jobs)
 
     def check(self) -> None:

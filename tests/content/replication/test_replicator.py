@@ -80,7 +80,6 @@ async def kit(source: str, target: str, limit: int = SIZE_LIMIT) -> AsyncIterato
 async def faked(
     content: FakeSkyfile, target: str, limit: int = SIZE_LIMIT
 ) -> AsyncIterator[tuple[Kit, FakePortal]]:
-    """Take content from a fake portal."""
     async with running(FakePortal()) as fake:
         fake.add(content)
         async with kit(fake.url, target, limit) as found:

@@ -14,7 +14,6 @@ BOUNDARY = "b0undary"
 
 
 def plan(metadata: Metadata | bytes, size: int | None = None) -> UploadPlan:
-    """Plan the upload of content with these metadata."""
     raw = metadata if isinstance(metadata, bytes) else encode_metadata(metadata)
     length = metadata.length if isinstance(metadata, Metadata) else size
     return read(b"".join(plan_upload(raw, (length or 0) if size is None else size, BOUNDARY)))

@@ -54,7 +54,6 @@ def ref(name: str) -> EntryId:
 
 @pytest.fixture(scope="module")
 def portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a portal."""
     with running_portal(tmp_path_factory.mktemp("portal")) as url:
         yield url
 
@@ -71,7 +70,6 @@ class Kit:
     replicator: Replicator
 
     def sender(self) -> OwedSender:
-        """Return what sends portals what they are owed."""
         return OwedSender(self.entries, self.ledger, send_content=self.replicator.replicate)
 
     async def upload_to_first(self, document: bytes) -> Skylink:

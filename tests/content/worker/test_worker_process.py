@@ -42,7 +42,6 @@ def interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Interpreter:
 async def tabulated(
     raw: bytes | memoryview, size: int | None = None, default_size: int | None = None
 ) -> memoryview:
-    """Return the listing that a worker makes."""
     async with open_memory_file() as file:
         file.put(raw)
         return await tabulate_in_worker(file, 0, size, default_size)

@@ -21,7 +21,6 @@ PLAIN, JSON = KeyFileNames(), KeyFileNames(b".json")
 
 
 def stands_for_a_key(names: KeyFileNames, name: bytes) -> bool:
-    """Whether a file name can be read."""
     try:
         names.parse(name)
     except MalformedError:

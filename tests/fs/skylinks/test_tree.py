@@ -10,7 +10,6 @@ LINK = Skylink.v1(bytes(32), 1)
 
 
 def skyfile(metadata: Metadata | bytes, size: int = 1000) -> Skyfile:
-    """Return a description with that metadata."""
     return Skyfile(LINK, listing_of(metadata, size), size, "http://portal.example", Verified.YES)
 
 

@@ -73,7 +73,6 @@ async def readers() -> AsyncIterator[Readers]:
 
 
 def failed_at(made: Readers) -> list[float]:
-    """Return when reads failed."""
     return [when for when, was_read in made.ended if not was_read]
 
 

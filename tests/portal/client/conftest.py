@@ -11,7 +11,6 @@ from tests.portal_process import PortalProcess
 
 @pytest.fixture
 async def client(portal: PortalProcess) -> AsyncIterator[PortalClient]:
-    """A client of a real portal."""
     async with PortalClient(portal.url) as connected:
         yield connected
 

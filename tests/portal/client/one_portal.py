@@ -18,7 +18,6 @@ LARGE = skyfiles.of_files({"f": noise(3_000_000, 2)})
 
 @asynccontextmanager
 async def talking(**options: object) -> AsyncIterator[tuple[FakePortal, PortalClient]]:
-    """Yield a portal that has content, and a client of it."""
     async with running(FakePortal()) as portal:
         portal.add(SMALL, LARGE)
         settings = {"idle_timeout": 5.0, "api_key": SECRET, "retries": 0, **options}

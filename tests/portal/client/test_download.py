@@ -71,7 +71,6 @@ def breaking(count: int, tag: bytes = TAG) -> fake.Fault:
 
 
 def downloads(portal: FakePortal) -> list[Request]:
-    """Return the requests for content."""
     return portal.asked(DOWNLOADS)
 
 

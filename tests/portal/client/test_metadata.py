@@ -38,7 +38,6 @@ def talking(**options: object):
 
 
 async def content_of(body: bytes, content_type: str) -> FileContent:
-    """Return what a client makes of a body of that type."""
     async with talking(verify="off") as (portal, client):
         reply = Reply(200, ((b"Content-Type", content_type.encode()),), body)
         portal.fault(lambda *_: reply)
@@ -314,7 +313,6 @@ async def test_addresses_lead_there(portal: PortalProcess):
 
 @pytest.fixture
 def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A browser that writes down what it is to show."""
     import webbrowser
 
     script = tmp_path / "browser"

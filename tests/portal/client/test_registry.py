@@ -50,12 +50,10 @@ EQUAL = "Unable to update the registry: provided revision number is already regi
 
 
 def signed(data: bytes = b"data", revision: int = 0, tweak: bytes = TWEAK) -> SignedEntry:
-    """Return an entry of the owner."""
     return Entry(tweak, data, revision).sign(OWNER.private_key)
 
 
 def answer(body: bytes) -> Reply:
-    """Return an answer of success."""
     return Reply(200, ((b"Content-Type", b"application/json"),), body)
 
 

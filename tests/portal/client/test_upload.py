@@ -350,7 +350,6 @@ def test_source_of_a_file(tmp_path: Path):
 
 
 async def metadata_of(client: PortalClient, result: UploadResult) -> dict[str, Any]:
-    """Return the metadata of an upload."""
     return (await client.get_metadata(str(result))).metadata
 
 

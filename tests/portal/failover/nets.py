@@ -73,7 +73,6 @@ async def net(
 
 
 async def small(client: PortalClient) -> bytes:
-    """Ask a portal for something small."""
     return await client.base_sector(SMALL.skylink)
 
 

@@ -35,7 +35,6 @@ class Attempts:
         self._nursery = nursery
 
     async def begin(self, url: str, begin: Callable[[RequestWatch], None]) -> trio.CancelScope:
-        """Begin an attempt."""
         return await self._nursery.start(self._run, url, begin)
 
     async def _run(

@@ -122,7 +122,6 @@ async def talking(
 async def opened(
     reply: Reply | bytes, timeout: float = 5
 ) -> AsyncIterator[tuple[HttpClient, StreamingResponse]]:
-    """Run a server, and ask it."""
     async with talking(reply, timeout=timeout) as (_, transport), transport.open(GET) as answer:
         yield transport, answer
 
@@ -138,7 +137,6 @@ async def filled(transport: HttpClient, answer: StreamingResponse, size: int) ->
 
 
 def sized(body: bytes, *, length: int | None = None, more: bytes = b"") -> bytes:
-    """Return an answer with that body."""
     declared = len(body) if length is None else length
     return b"HTTP/1.1 200 OK\r\n%sContent-Length: %d\r\n\r\n%s" % (more, declared, body)
 

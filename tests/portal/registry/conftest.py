@@ -19,11 +19,9 @@ def two() -> FakeRegistry:
 
 @pytest.fixture
 def alone(one: FakeRegistry, ledger: Ledger) -> VerifiedRegistry:
-    """A registry with one portal."""
     return VerifiedRegistry(portals_of([one]), ledger, fresh=0)
 
 
 @pytest.fixture
 def both(one: FakeRegistry, two: FakeRegistry, ledger: Ledger) -> VerifiedRegistry:
-    """A registry with two portals."""
     return VerifiedRegistry(portals_of([one, two]), ledger, fresh=0)

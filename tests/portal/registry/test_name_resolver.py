@@ -56,7 +56,6 @@ class Rig:
         return [f"{r.method} {r.path}" for r in self.registry.portal.asked(pattern)]
 
     async def resolve(self, goal: ResolvableName) -> tuple[Skylink, bool]:
-        """Resolve a name, in time."""
         with trio.fail_after(20):
             found = await self.names.resolve(goal)
         return found.skylink, found.verified

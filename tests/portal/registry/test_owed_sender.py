@@ -39,7 +39,6 @@ class SendContent:
 async def running(
     ledger: Ledger, *registries: FakeRegistry, send_content: SendContent | None = None
 ) -> AsyncIterator[tuple[VerifiedRegistry, OwedSender]]:
-    """Have a mount's registry, and what sends what it owes."""
     async with trio.open_nursery() as nursery:
         portals = replace(portals_of(registries), probes=nursery)
         entries = VerifiedRegistry(portals, ledger, fresh=3600)

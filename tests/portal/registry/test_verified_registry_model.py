@@ -173,7 +173,6 @@ class Model(RuleBasedStateMachine):
 
     @rule(name=names, by=st.integers(0, 1), cancel_after=st.none() | st.integers(1, 5))
     def delete(self, name: str, by: int, cancel_after: int | None) -> None:
-        """Delete an entry."""
         process = self.processes[by]
         self.change(name, None, None, lambda: process.delete(REFS[name], PAIR), cancel_after)
 

@@ -30,7 +30,6 @@ class Domain:
     data: Path
 
     def leads_to(self, value: str) -> None:
-        """Give it a record."""
         zone_file.change(self.data, lambda found: found.with_record(self.name, value))
 
     def has_line(self, value: str) -> None:

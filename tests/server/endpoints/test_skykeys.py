@@ -32,7 +32,6 @@ def client(running: Client) -> Client:
 
 
 def created(client: Client, name: str, kind: str = "private-id") -> Skykey:
-    """Have a skykey made."""
     answer = client.post("/svc/createskykey", data={"name": name, "type": kind})
     assert answer.status_code == 200, answer.text
     return Skykey.parse_record(answer.content)

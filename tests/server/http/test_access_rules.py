@@ -83,7 +83,6 @@ def stranger(guarded: PortalProcess) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def owner(guarded: PortalProcess) -> Iterator[Client]:
-    """A client of it that does."""
     with Client(base_url=guarded.url, headers=_basic(_PASSWORD)) as connected:
         yield connected
 

@@ -46,7 +46,6 @@ def assert_page(answer: httpx.Response) -> None:
 
 
 def token_of(answer: httpx.Response) -> str:
-    """Return the token in the forms of a page."""
     found = re.search(r'name="token" value="([0-9a-f]{64})"', answer.text)
     assert found is not None
     return found[1]

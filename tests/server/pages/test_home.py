@@ -140,7 +140,6 @@ def test_other_pages_cannot_read_it(client: Client, portal: PortalProcess) -> No
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PortalProcess]:
-    """A portal with a password."""
     path = tmp_path_factory.mktemp("guarded")
     file = path / "password"
     file.write_text(_PASSWORD)

@@ -19,7 +19,6 @@ _KEY = OWNER.public_key.hex()
 
 @pytest.fixture(scope="module")
 def named(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PortalProcess]:
-    """A portal with names and entries."""
     path = tmp_path_factory.mktemp("named")
     with portal_process(path) as portal, Client(base_url=portal.url) as client:
         link = client.upload_file("target", b"x")

@@ -71,7 +71,6 @@ def remove_by_hand(data: Path, link: Skylink | str) -> None:
 
 
 def set_time(data: Path, link: Skylink | str, stored: float) -> None:
-    """Set when a skyfile was stored."""
     if directory_of(data, link).exists():
         os.utime(directory_of(data, link) / "base", (stored, stored))
     else:

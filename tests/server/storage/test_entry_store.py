@@ -38,7 +38,6 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
 async def entries(
     tmp_path: Path, connections: list[sqlite3.Connection]
 ) -> AsyncIterator[EntryStore]:
-    """An empty store."""
     with closing(EntryStore.open(tmp_path)) as opened:
         yield opened
 
@@ -339,8 +338,8 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     """A later version may have written it."""
     EntryStore.open(tmp_path).close()
     with _database(tmp_path) as database:
-        database.execute("PRAGMA user_version = 2")
-    with pytest.raises(StorageError, match="unknown format 2"):
+        database.execute("PRAGMA user_version = 3")
+    with pytest.raises(StorageError, match="unknown format 3"):
         EntryStore.open(tmp_path)
 
 

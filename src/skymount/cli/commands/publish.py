@@ -56,7 +56,6 @@ def publish(
       skymount publish site/ --key home --as site
       ls ~/sky/skylinks/"$(skymount publish site/ --key home --as site)"
     """
-    from skymount.cli.commands.upload import warn_of_empty_directories
     from skymount.cli.session import run_with_writes
     from skymount.portal.client.upload import UploadBody
     from skymount.wire.registry_entry import entry_link
@@ -64,8 +63,7 @@ def publish(
     entry = EntryArgument(owner, data_key, hashed)
     pair = entry.key_pair()
     body = UploadBody.of_path(path, skips=selection.skips)
-    report(selection)
-    warn_of_empty_directories(path, selection)
+    report(path, selection)
     with progress() as bar:
 
         async def send(session: "WriteSession") -> "tuple[Skylink, int]":

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from skymount.cli.options import portal_options
-from skymount.cli.output import emit, json_option, progress, warn
+from skymount.cli.output import emit, json_option, progress
 from skymount.cli.upload_options import report, selection_options
 from skymount.upload_selection import UploadSelection
 
@@ -171,8 +171,7 @@ def _body(
 
     if str(path) != _STDIN:
         body = UploadBody.of_path(path, name=name, query=query, skips=selection.skips)
-        report(selection)
-        warn_of_empty_directories(path, selection)
+        report(path, selection)
         return body
     if not name:
         raise click.UsageError("standard input has no name: add --name NAME")
@@ -202,11 +201,3 @@ def _error_pages(texts: tuple[str, ...]) -> dict[str, str]:
     if len(pages) < len(texts):
         raise click.UsageError("--error-page: there is more than one for a status")
     return pages
-
-
-def warn_of_empty_directories(path: Path, selection: UploadSelection) -> None:
-    """Warn that empty directories are not uploaded."""
-    from skymount.portal.client.upload_source import empty_directories
-
-    for empty in empty_directories(path, selection.skips):
-        warn(f"{empty}: empty, and not part of the upload")

@@ -46,8 +46,9 @@ def check_device(device: Path = _DEVICE) -> Finding:
     return ok(subject, "it can be opened")
 
 
-def check_fusermount(name: str = "fusermount3") -> Finding:
+def check_fusermount() -> Finding:
     """It has to be root's, and setuid, for other users."""
+    name = "fusermount3"
     path = shutil.which(name)
     if path is None:
         advice = "install the package fuse3 (`sudo apt install fuse3`, `sudo dnf install fuse3`)"
@@ -95,22 +96,22 @@ def check_background_limit(*, is_root: bool, parameter: Path = _MODULE) -> Findi
     return ok(subject, f"{_BACKGROUND} reads at once; only root can raise it")
 
 
-def check_allow_other(config: Config, conf: Path = _CONF) -> Finding:
+def check_allow_other(config: Config) -> Finding:
     """Whether allow_other works for users other than root."""
     subject = "user_allow_other"
     try:
-        lines = conf.read_text(errors="replace").splitlines()
+        lines = _CONF.read_text(errors="replace").splitlines()
     except OSError:
         lines = []
     is_set = "user_allow_other" in (line.strip() for line in lines)
     if is_set:
-        return ok(subject, f"set in {conf}")
+        return ok(subject, f"set in {_CONF}")
     if not config.allow_other:
-        return ok(subject, f"not set in {conf}, and not needed without allow_other")
+        return ok(subject, f"not set in {_CONF}, and not needed without allow_other")
     if os.geteuid() == 0:
-        return ok(subject, f"not set in {conf}, which root does not need")
-    advice = f"`echo user_allow_other | sudo tee -a {conf}`"
-    return failure(subject, f"allow_other is set, but not this in {conf}", advice)
+        return ok(subject, f"not set in {_CONF}, which root does not need")
+    advice = f"`echo user_allow_other | sudo tee -a {_CONF}`"
+    return failure(subject, f"allow_other is set, but not this in {_CONF}", advice)
 
 
 def checks(config: Config) -> Iterator[Finding]:

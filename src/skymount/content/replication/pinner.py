@@ -71,7 +71,6 @@ class Pinner:
 
     @property
     def portal(self) -> PortalReader:
-        """The target."""
         return self._target.clients[0]
 
     async def pin(

@@ -34,7 +34,6 @@ class TreeCache:
         self.used = 0
 
     def __len__(self) -> int:
-        """The number of trees in memory."""
         return len(self._sizes)
 
     def touch(self, version: TreeVersion, evict: Evict) -> None:

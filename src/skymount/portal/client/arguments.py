@@ -28,14 +28,14 @@ UPLOAD_TIMEOUT_LIMIT = 7 * 86400
 """Seconds that an upload may take."""
 
 
-def public_key(value: object, name: str = "public_key") -> bytes:
+def public_key(value: object) -> bytes:
     """Return the 32 bytes of 64 hex digits, with or without ``ed25519:`` before them."""
-    return parse_public_key(text(value, name))
+    return parse_public_key(text(value, "public_key"))
 
 
-def key_pair(value: object, name: str = "private_key") -> SigningKeyPair:
+def key_pair(value: object) -> SigningKeyPair:
     """Return the pair of a private key of 128 hex digits."""
-    return SigningKeyPair.from_private_hex(text(value, name))
+    return SigningKeyPair.from_private_hex(text(value, "private_key"))
 
 
 def tweak(data_key: object, hashed: object) -> bytes:
@@ -44,21 +44,21 @@ def tweak(data_key: object, hashed: object) -> bytes:
     return parse_tweak(key) if flag(hashed, "hashed_data_key_hex") else hash_data_key(key)
 
 
-def revision(value: object, name: str = "revision") -> int:
+def revision(value: object) -> int:
     """Return a revision."""
-    return integer(value, name, 0, MAX_REVISION)
+    return integer(value, "revision", 0, MAX_REVISION)
 
 
-def entry_data(value: object, name: str = "data") -> bytes:
+def entry_data(value: object) -> bytes:
     """Return an entry's data from bytes, or from a text, which is stored in UTF-8."""
     if isinstance(value, str):
         try:
             value = value.encode()
         except UnicodeEncodeError:
-            raise MalformedError(f"{name} must be valid Unicode text") from None
-    data = bytes(typed(value, bytes | bytearray | memoryview, name, "bytes or a text"))
+            raise MalformedError("data must be valid Unicode text") from None
+    data = bytes(typed(value, bytes | bytearray | memoryview, "data", "bytes or a text"))
     if len(data) > DATA_LIMIT:
-        raise MalformedError(f"{name} is too big: {len(data)} > {DATA_LIMIT} bytes")
+        raise MalformedError(f"data is too big: {len(data)} > {DATA_LIMIT} bytes")
     return data
 
 

@@ -157,7 +157,6 @@ class PortalClient(HnsCalls, SkykeyCalls, PortalReader):
         return await self._send(body, limit, call)
 
     async def send_upload(self, body: UploadBody, **options: Unpack[CommonOptions]) -> UploadResult:
-        """Send a prepared upload."""
         return await upload.send(self.http, body, self.options.overridden(**options))
 
     async def _send(self, body: UploadBody, limit: int | None, call: PortalOptions) -> UploadResult:

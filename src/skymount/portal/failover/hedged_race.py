@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 import trio
 
+from skymount.concurrency import run_all
 from skymount.errors import PortalError, PortalTimeoutError
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover.health import BreakerState, HedgeBudget, PortalHealth
@@ -170,7 +171,6 @@ class HedgedRace(Generic[T]):
         return bool(self._queue) and self._health_of(self._queue[0]).state(now) is _CLOSED
 
     def _other_rate(self) -> float | None:
-        """Return what the next portal is known to give."""
         return self._health_of(self._queue[0]).body_rate if self._queue else None
 
     def _leaves_failing(self) -> bool:
@@ -238,18 +238,12 @@ async def unless_late(
     busy = trio.lowlevel.ParkingLot()
     watch = RequestWatch(health, busy.unpark_all)
     found: list[T] = []
-    failure: Exception | None = None
 
     async def run() -> None:
-        nonlocal failure
-        try:
-            found.append(await attempt(client, watch))
-        except Exception as error:  # noqa: BLE001 - raised again below
-            failure = error
-        nursery.cancel_scope.cancel()
+        found.append(await attempt(client, watch))
+        over.cancel()
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(run)
+    async def fail_when_late() -> None:
         while not is_late(watch, health, None, now := trio.current_time()):
             if watch.is_idle:
                 await busy.park()
@@ -258,17 +252,15 @@ async def unless_late(
             stood_still = trio.current_time() - due
             if stood_still > CHECK_TIME:
                 watch.skip(stood_still, trio.current_time())
-        waited = watch.wait(now)
-        failure = PortalTimeoutError(f"no answer in {waited:.1f} s", url=client.url)
-        health.record_failure(failure, now, waited=waited)
-        nursery.cancel_scope.cancel()
-    if found:
-        return found[0]
-    assert failure is not None
-    try:
-        raise failure
-    finally:
-        failure = None  # it refers to the frame that refers to this: nothing would be freed soon
+        if not found:
+            waited = watch.wait(now)
+            error = PortalTimeoutError(f"no answer in {waited:.1f} s", url=client.url)
+            health.record_failure(error, now, waited=waited)
+            raise error
+
+    with trio.CancelScope() as over:
+        await run_all(run, fail_when_late)
+    return found[0]
 
 
 def _is_silent(runner: Runner, now: float) -> bool:

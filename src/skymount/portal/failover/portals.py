@@ -75,7 +75,6 @@ class Portals:
         return replace(self, clients=self.writable_clients)
 
     def ranked(self) -> list[PortalReader]:
-        """Return the portals in the order in which they are asked."""
         return self._table.ranked()
 
     def health(self, client: PortalReader) -> PortalHealth:
@@ -121,7 +120,6 @@ class Portals:
         return self._under_way.waited_for()
 
     def figures(self) -> list[HealthFigures]:
-        """Return how each portal is doing, in the configured order."""
         return self._table.figures()
 
     async def first(

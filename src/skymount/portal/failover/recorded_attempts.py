@@ -57,5 +57,4 @@ class RecordedAttempts:
     def of_round(
         self, ask: Ask[T], number: int
     ) -> Callable[[PortalReader, RequestWatch | None], Awaitable[T]]:
-        """Return what makes the attempts of a round."""
         return partial(self.make, ask=ask, number=number)

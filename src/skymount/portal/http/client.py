@@ -214,15 +214,9 @@ class HttpClient:
 
         return await self._repeat(call, content, attempt)
 
-    async def fetch_into(
-        self,
-        request: requests.Request,
-        limit: int,
-        into: Destination,
-        options: PortalOptions | None = None,
-    ) -> None:
+    async def fetch_into(self, request: requests.Request, limit: int, into: Destination) -> None:
         """The same with a body that may be long, which goes straight where it is wanted."""
-        call = self._call(request, options, None)
+        call = self._call(request, None, None)
 
         async def attempt(now: _Attempt) -> None:
             into.clear()

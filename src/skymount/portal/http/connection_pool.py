@@ -74,7 +74,6 @@ class ConnectionPool:
         return len(self._lent) + len(self._waiting)
 
     async def aclose(self) -> None:
-        """Close every connection. Requests under way fail; later ones get new connections."""
         self.closings += 1
         connections = [*self._idle, *self._lent]
         self._idle.clear()

@@ -70,7 +70,6 @@ class HeadBuffer:
     """
 
     def __init__(self, limit: int) -> None:
-        """`limit` is in bytes."""
         self.rest = b""
         """The bytes after the heads that were taken."""
         self._limit = limit

@@ -49,7 +49,6 @@ class HTTPTransport(httpx.AsyncBaseTransport):
 
     @property
     def in_flight(self) -> int:
-        """How many requests are under way or wait for a connection."""
         return self._pool.in_flight + self._spare.in_flight
 
     async def aclose(self) -> None:

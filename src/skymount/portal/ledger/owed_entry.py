@@ -52,6 +52,18 @@ class OwedEntry:
     is_own: bool = False
     """Whether the entry was written by this machine."""
 
+    @property
+    def public_key(self) -> bytes:
+        return self.signed.public_key
+
+    @property
+    def tweak(self) -> bytes:
+        return self.signed.entry.tweak
+
+    @property
+    def data(self) -> bytes:
+        return self.signed.entry.data
+
 
 @dataclass(frozen=True, slots=True)
 class OwedTotal:

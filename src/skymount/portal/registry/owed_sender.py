@@ -247,4 +247,4 @@ class OwedSender:
 
 
 def _ref(owed: OwedEntry) -> EntryId:
-    return EntryId(owed.signed.public_key, owed.signed.entry.tweak, owed.data_key)
+    return EntryId(owed.public_key, owed.tweak, owed.data_key)

@@ -152,7 +152,6 @@ class _UploadToAll:
         return ordered
 
     async def _attempt(self, client: PortalReader) -> None:
-        """Upload to one portal."""
         self._asked.add(client)
         self._under_way[client] = scope = trio.CancelScope(deadline=self._deadline)
         try:

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
+from skymount.concurrency import run_all
 from skymount.errors import PortalTimeoutError
 from skymount.portal.client.base import PortalReader
 from skymount.wire.http.responses import UploadResult
@@ -27,13 +28,18 @@ async def send_unless_silent(
     """Upload; PortalTimeoutError once the portal is silent and `has_other` says that there is
     another one. A portal that gives a sign of life has time.
     """
-    quiet_since, scope = trio.current_time(), trio.CancelScope()
+    quiet_since = trio.current_time()
+    result: list[UploadResult] = []
 
     def note() -> None:
         nonlocal quiet_since
         quiet_since = trio.current_time()
 
-    async def watch() -> None:
+    async def post() -> None:
+        result.append(await send(note))
+        over.cancel()
+
+    async def fail_when_silent() -> None:
         while True:
             await trio.sleep_until(max(quiet_since + QUIET, trio.current_time() + _CHECK_TIME))
             since = quiet_since
@@ -42,23 +48,10 @@ async def send_unless_silent(
             with trio.move_on_after(SIGN_TIME):
                 if await client.http.is_alive():
                     note()
-            if quiet_since == since and has_other():
-                scope.cancel()
-                return
+            if quiet_since == since and has_other() and not result:
+                text = f"nothing came from it, and it took nothing, for {QUIET + SIGN_TIME:g} s"
+                raise PortalTimeoutError(text, method="POST", url=client.url)
 
-    result: list[UploadResult] = []
-    failure: Exception | None = None
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(watch)
-        with scope:
-            try:
-                result.append(await send(note))
-            except Exception as error:  # noqa: BLE001 - raised again below
-                failure = error
-        nursery.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
-    if not result:
-        text = f"nothing came from it, and it took nothing, for {QUIET + SIGN_TIME:g} s"
-        raise PortalTimeoutError(text, method="POST", url=client.url)
+    with trio.CancelScope() as over:
+        await run_all(post, fail_when_silent)
     return result[0]

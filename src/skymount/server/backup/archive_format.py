@@ -36,7 +36,6 @@ class EntryLine(msgspec.Struct):
 
     @classmethod
     def of(cls, signed: SignedEntry) -> "EntryLine":
-        """Return the line of an entry."""
         entry = signed.entry
         return cls(
             signed.public_key, entry.tweak, entry.data, entry.revision, entry.kind, signed.signature

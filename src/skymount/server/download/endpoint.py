@@ -56,7 +56,6 @@ class DownloadEndpoint:
         return await self.serve(request, await self.open(request, attachment=attachment))
 
     async def open(self, request: Request, *, attachment: bool = False) -> OpenDownload:
-        """Find what a request is answered with."""
         return await self.select(await self.load(request, attachment=attachment))
 
     async def load(self, request: Request, *, attachment: bool = False) -> OpenDownload:
@@ -72,7 +71,6 @@ class DownloadEndpoint:
         return OpenDownload(resolved, skyfile, DownloadRequest(path, query, may_redirect))
 
     async def select(self, opened: OpenDownload) -> OpenDownload:
-        """Select what is served."""
         selecting = (opened.skyfile, opened.request, self.config.header_limit)
         if len(opened.skyfile.metadata.subfiles) < _MANY_SUBFILES:
             return replace(opened, content=select_content(*selecting))

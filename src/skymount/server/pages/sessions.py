@@ -104,7 +104,6 @@ class Sessions:
         return _cookie(request, "", 0)
 
     def token(self, session: str) -> str:
-        """Return what the forms of a session carry."""
         return self._sign("token", session)
 
     def check(self, request: Request, session: str, token: str) -> None:

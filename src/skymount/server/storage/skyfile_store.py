@@ -1,6 +1,7 @@
 """The skyfiles that the portal keeps on disk: each complete or absent.
 
     <data>/lock                       held while a portal runs here
+    <data>/format.json                `data_format`
     <data>/v1/small.sqlite3           small skyfiles: `small_skyfiles`
     <data>/v1/skyfiles/<xx>/<skylink>/    others, and small ones of earlier versions:
                                       `skyfile_files`; xx: first byte of the Merkle root in hex
@@ -26,9 +27,11 @@ import trio
 from skymount import file_permissions
 from skymount.errors import MalformedError, StorageError
 from skymount.server.storage.disk_errors import disk_errors
+from skymount.server.storage.local.data_format import bring_up_to_date
 from skymount.server.storage.local.skyfile_files import BASE, LocalUpload, SkyfileFiles
 from skymount.server.storage.local.skylink_keys import from_key, to_key
 from skymount.server.storage.local.small_skyfiles import SmallSkyfiles
+from skymount.server.storage.local.small_skyfiles_beside import SmallSkyfilesBeside
 from skymount.server.storage.stored_range import StoredRange
 from skymount.server.storage.stored_skyfile import SMALL_SIZE, StoredSkyfile
 from skymount.storage import atomic_file
@@ -74,13 +77,15 @@ class SkyfileStore:
 
     memory_time = math.inf
 
-    def __init__(self, root: Path, lock: int | None = None) -> None:
+    def __init__(
+        self, root: Path, lock: int | None = None, small: SmallSkyfiles | None = None
+    ) -> None:
         self._lock = lock
         self._changing = threading.Lock()  # what is stored again is not removed as old
         self.incoming = root / FORMAT / "incoming"
         """Where uploads make their files."""
         self._skyfiles = root / FORMAT / "skyfiles"
-        self._small = SmallSkyfiles(root / FORMAT)
+        self._small = small or SmallSkyfiles(root / FORMAT)
         self.small = _SmallUploads(self._put_all)
 
     @classmethod
@@ -97,6 +102,7 @@ class SkyfileStore:
             raise InUseError(f"another portal is running on the data directory {root}") from None
         store = cls(root, lock)
         try:
+            bring_up_to_date(root)
             with disk_errors(f"use the data directory {root}"):
                 store._prepare(root)
             store._small.open()
@@ -120,9 +126,9 @@ class SkyfileStore:
     @classmethod
     def beside(cls, root: Path) -> "SkyfileStore":
         """Return the store of a data directory that may be in use, to read from."""
-        store = cls(root)
-        store._small.open_beside()
-        return store
+        small = SmallSkyfilesBeside(root / FORMAT)
+        small.open()
+        return cls(root, small=small)
 
     def close(self) -> None:
         self._small.close()
@@ -211,6 +217,11 @@ class SkyfileStore:
     def has(self, skylink: Skylink) -> bool:
         """Whether anything of a skyfile is here, damaged or not."""
         return self.directory(skylink).exists() or self._small.has(skylink)
+
+    @property
+    def problem(self) -> str:
+        """What prevents `beside` from listing all; empty if nothing is known to."""
+        return self._small.problem
 
     def find_sector(self, root: bytes) -> StoredRange | None:
         """Return nothing: all sectors here are of skyfiles."""

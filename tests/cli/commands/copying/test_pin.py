@@ -40,7 +40,6 @@ def box(sandbox: Sandbox) -> Sandbox:
 
 @pytest.fixture
 def at_source(sandbox: Sandbox, names: PortalProcess) -> Sandbox:
-    """Commands in it ask the source."""
     return sandbox.with_env(SKYMOUNT_PORTALS=names.url)
 
 
@@ -50,7 +49,6 @@ def spool(box: Sandbox) -> Path:
 
 
 def blocks(box: Sandbox, content: FakeSkyfile) -> list[Path]:
-    """Return the blocks of some content that are kept."""
     below = spool(box) / content.name / "content/v1"
     return [path for path in below.glob("??/*") if not path.name.endswith(".tmp")]
 
@@ -64,7 +62,6 @@ def pinned(box: Sandbox, *args: str) -> dict[str, Any]:
 
 
 def one_file(size: int, seed: int = 3) -> FakeSkyfile:
-    """Return the upload of one file."""
     return of_metadata(encode_metadata(Metadata("film.mkv", size)), noise(size, seed))
 
 
@@ -441,7 +438,6 @@ def test_one_portal_is_not_both(box: Sandbox, target: str) -> None:
 
 
 def from_byte(request: Request) -> int:
-    """Return where a range begins."""
     return int(request.headers.get("range", "bytes=0-").removeprefix("bytes=").partition("-")[0])
 
 

@@ -1,6 +1,7 @@
 """Real servers for tests of shared storage: PostgreSQL and two object stores."""
 
 import itertools
+import json
 import os
 import re
 import shutil
@@ -226,6 +227,36 @@ def running_moto(directory: Path) -> Iterator[str]:
 
 
 @contextmanager
+def verified_signatures(moto: str) -> Iterator[tuple[str, str]]:
+    """Have moto verify signatures; yield the key and the secret of one who may do everything."""
+
+    def manage(action: str, **parameters: str) -> str:
+        scope = "Credential=any/20260101/us-east-1/iam/aws4_request"
+        done = httpx.post(
+            moto,
+            data={"Action": action, "UserName": "portal", **parameters},
+            headers={"Authorization": f"AWS4-HMAC-SHA256 {scope}, SignedHeaders=, Signature="},
+        )
+        return done.raise_for_status().text
+
+    rules = {"Effect": "Allow", "Action": "s3:*", "Resource": "*"}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [rules]})
+    manage("CreateUser")
+    manage("PutUserPolicy", PolicyName="all", PolicyDocument=policy)
+    made = manage("CreateAccessKey")
+    key, secret = re.findall("<(?:AccessKeyId|SecretAccessKey)>([^<]+)<", made)
+    turns_on, turns_off = b"0", b"inf"  # requests that are not verified
+    httpx.post(f"{moto}/moto-api/reset-auth", content=turns_on).raise_for_status()
+    try:
+        yield key, secret
+    finally:
+        httpx.post(f"{moto}/moto-api/reset-auth", content=turns_off).raise_for_status()
+        manage("DeleteAccessKey", AccessKeyId=key)
+        manage("DeleteUserPolicy", PolicyName="all")
+        manage("DeleteUser")
+
+
+@contextmanager
 def running_s3rver(directory: Path) -> Iterator[str]:
     server = S3rver(directory)
     server.start()
@@ -258,7 +289,6 @@ class S3rver:
         return self.directory.with_name(f"{self.directory.name}.log")
 
     def stop(self) -> None:
-        """Kill it."""
         if self.process is not None:
             self.process.communicate(timeout=_START_TIME)
             self.process = None

@@ -28,7 +28,6 @@ def box(sandbox: Sandbox) -> Sandbox:
 
 @pytest.fixture
 def client(shared: Shared, start: StartPortal) -> Iterator[Client]:
-    """Asks a portal on shared storage."""
     with start(shared) as portal, Client(base_url=portal.url, timeout=60) as connected:
         yield connected
 

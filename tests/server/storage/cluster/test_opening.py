@@ -11,26 +11,35 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 import trustme
 
 from skymount.errors import ConfigError, StorageError
 from skymount.server.config import ClusterSettings
 from skymount.server.storage.cluster.database import Database
+from skymount.server.storage.cluster.migrations import Tables
 from skymount.server.storage.cluster.objects import Objects
 from skymount.server.storage.cluster.settings import (
     DATABASE_VARIABLE,
     parse_database,
     parse_settings,
 )
-from tests.portal_process import failing_start, portal_command, portal_environment
+from tests.portal_process import (
+    failing_start,
+    portal_command,
+    portal_environment,
+    portal_process,
+)
+from tests.server.http_client import Client, message_of
+from tests.server.raw_connection import eventually
 from tests.server.storage.cluster.conftest import StartPortal
 from tests.server.storage.cluster.servers import (
-    BUCKET,
     CREDENTIALS,
     WITH_PASSWORD,
     Postgres,
     Shared,
+    verified_signatures,
 )
 
 pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.timeout(180)]
@@ -56,6 +65,42 @@ def test_store_that_cannot_be_used(shared: Shared) -> None:
     said = refused(shared, environment=wrong)
     assert "InvalidAccessKeyId" in said
     assert "S3RVER" not in said
+
+
+def test_secrets_that_are_wrong(
+    moto: str, postgres: Postgres, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """SP7 at the start, SP5 later: until the file of the credentials has the right one again."""
+    shared = Shared.new(moto, postgres, tmp_path)
+    file = tmp_path / "credentials"
+    environment = {"AWS_SHARED_CREDENTIALS_FILE": str(file)}
+
+    def write(secret: str) -> None:
+        lines = ["[default]", f"aws_access_key_id = {key}", f"aws_secret_access_key = {secret}"]
+        file.write_text("\n".join(lines))
+
+    with verified_signatures(moto) as (key, secret):
+        write("wrong")
+        said = refused(shared, environment=environment)
+        assert "the store answers SignatureDoesNotMatch" in said
+        assert key not in said
+        write(secret)
+        serving = portal_process(tmp_path / "unused", *shared.arguments, environment=environment)
+        with serving as portal, Client(base_url=portal.url, timeout=60) as client:
+            link = client.upload_file("x", b"before")
+            assert client.get(f"/{link}").content == b"before"
+            write("wrong")
+            eventually(lambda: upload(client).status_code == 503)
+            assert "SignatureDoesNotMatch" in message_of(upload(client))
+            assert client.get(f"/AA{0:044}").status_code == 503
+            assert client.get(f"/{link}").content == b"before"
+            write(secret)
+            eventually(lambda: upload(client).status_code == 200)
+    assert "POST '/svc/skyfile': cannot write to the object store" in capfd.readouterr().err
+
+
+def upload(client: Client) -> httpx.Response:
+    return client.post("/svc/skyfile?filename=x", content=b"x", headers={"Content-Type": "a/b"})
 
 
 def test_database_that_cannot_be_used(shared: Shared, tmp_path: Path) -> None:
@@ -91,7 +136,7 @@ def test_users_that_the_database_refuses(shared: Shared) -> None:
         ("powerless", "permission denied for schema public"),
     ):
         with pytest.raises(StorageError, match=reason):
-            Database.open(user_at(shared, user))
+            Database.open(user_at(shared, user), Tables.UPDATE)
 
 
 class _Silent:
@@ -107,7 +152,9 @@ class _Silent:
 
 def test_servers_that_do_not_answer(shared: Shared) -> None:
     """SP7: an object store, a database, and one that answers as far as to the first statement."""
-    lock = "SELECT pg_advisory_lock(x'736b0003'::bigint), pg_sleep(60)"
+    table = "CREATE TABLE skymount_schema (version integer, oldest integer)"
+    shared.postgres.execute(shared.database, table)
+    lock = "LOCK TABLE skymount_schema; SELECT pg_sleep(60)"
     psql = [shared.postgres.programs / "psql", "-h", shared.postgres.directory, "-U", "skymount"]
     with (
         _Silent() as silent,
@@ -115,6 +162,8 @@ def test_servers_that_do_not_answer(shared: Shared) -> None:
         ThreadPoolExecutor(3) as threads,
     ):
         try:
+            held_locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+            eventually(lambda: shared.postgres.execute(shared.database, held_locks) != "0\n")
             store = threads.submit(refused, shared, "--s3-endpoint", f"http://{silent}")
             url = f"postgresql://skymount@{silent}/portals"
             database = threads.submit(refused, shared, "--database", url)
@@ -164,15 +213,7 @@ def test_certificates_that_are_not_accepted(monkeypatch: pytest.MonkeyPatch) -> 
     with _unknown_authority(lambda connection: None, b"S") as address:
         url = f"postgresql://user@{address}/portals?sslmode=verify-full&sslrootcert=system"
         with pytest.raises(StorageError, match="certificate verify failed"):
-            Database.open(url)
-
-
-def test_credentials_that_are_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """SP7: the file that is named for them is not there."""
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "missing"))
-    with pytest.raises(StorageError, match="cannot use the credentials in"):
-        Objects(ClusterSettings(BUCKET, "x", "", "http://127.0.0.1:9"))
+            Database.open(url, Tables.UPDATE)
 
 
 @pytest.mark.parametrize(
@@ -260,13 +301,13 @@ def test_password_in_the_environment() -> None:
 def test_malformed_url_with_a_password(host: str) -> None:
     """SP8: the message of the library, which has the URL, is not passed on."""
     with pytest.raises(StorageError, match="malformed") as caught:
-        Database.open(f"postgresql://user:secret@{host}")
+        Database.open(f"postgresql://user:secret@{host}", Tables.UPDATE)
     assert "secret" not in str(caught.value)
 
 
 def test_options_of_the_url(postgres: Postgres) -> None:
     url = postgres.url(postgres.new_database()) + "&options=-c%20lock_timeout%3D1234"
-    with closing(Database.open(url)) as database:
+    with closing(Database.open(url, Tables.UPDATE)) as database:
         for name, value in (("lock_timeout", "1234ms"), ("statement_timeout", "20s")):
             query = "SELECT current_setting(%s)"
             assert database.rows("look", query, (name,)) == [(value,)]
@@ -279,7 +320,11 @@ def test_options_of_the_url(postgres: Postgres) -> None:
         ("s3://", "", DATABASE, "is not s3://BUCKET"),
         ("s3://bucket/a/../b", "", DATABASE, "is not s3://BUCKET"),
         ("s3://bucket/a b", "", DATABASE, "is not s3://BUCKET"),
-        ("s3://Bucket", "", DATABASE, "is not s3://BUCKET"),
+        ("s3:///prefix", "", DATABASE, "is not s3://BUCKET"),
+        ("s3://b/prefix", "", DATABASE, "'b' is not a name of a bucket: it has 3 to 63"),
+        (f"s3://{'b' * 64}", "", DATABASE, "it has 3 to 63 characters"),
+        ("s3://Bucket", "", DATABASE, "a-z, 0-9"),
+        ("s3://bucket-", "", DATABASE, "first and last one a letter or digit"),
         ("s3://bucket", "host:9000", DATABASE, "--s3-endpoint is not"),
         ("s3://bucket", "http://key:secret@host", DATABASE, "--s3-endpoint is not"),
         ("s3://bucket", "http://host:99999", DATABASE, "--s3-endpoint is not"),
@@ -317,9 +362,10 @@ import sys, trio
 from pathlib import Path
 from skymount.server.config import PortalConfig
 from skymount.server.storage.cluster.choice import open_storage
+from skymount.server.storage.cluster.migrations import Tables
 import skymount.server.main
 async def main():
-    async with open_storage(PortalConfig(Path(sys.argv[1]))):
+    async with open_storage(PortalConfig(Path(sys.argv[1])), Tables.UPDATE):
         assert not {"obstore", "psycopg", "psycopg_pool", "boto3"} & sys.modules.keys()
 trio.run(main)
 """

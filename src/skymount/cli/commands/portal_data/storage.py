@@ -9,7 +9,7 @@ import click
 
 from skymount.cli.commands.portal_data.storage_options import with_storage
 from skymount.cli.output import emit, json_option, progress, readable_size, warn
-from skymount.errors import NotFoundError
+from skymount.errors import ConfigError, NotFoundError
 
 if TYPE_CHECKING:
     from skymount.server.config import PortalConfig
@@ -24,7 +24,6 @@ _links = click.argument("skylinks", metavar="SKYLINK...", nargs=-1, required=Tru
 def duration(context: click.Context, parameter: click.Parameter, value: str | None) -> float:
     """Parse an option; 0 without it."""
     from skymount.config_values import parse_duration
-    from skymount.errors import ConfigError
 
     try:
         return parse_duration(value) if value else 0
@@ -35,7 +34,6 @@ def duration(context: click.Context, parameter: click.Parameter, value: str | No
 def size(context: click.Context, parameter: click.Parameter, value: str | None) -> int:
     """Parse an option; 0 without it."""
     from skymount.config_values import parse_size
-    from skymount.errors import ConfigError
 
     try:
         found = parse_size(value) if value else 0
@@ -165,10 +163,12 @@ def _send(
     return control.send(config, control.Command(action, names, **given))  # type: ignore[arg-type]
 
 
-def _report(outcome: "Outcome", as_json: bool) -> None:
-    """Print what became of each skylink; exit 1 if one was not here, or kept."""
+def _report(outcome: "Outcome", wanted: str, as_json: bool) -> None:
+    """Print what became of each skylink; exit 1 unless all are as `wanted`."""
     rows = [{"skylink": link, "result": said} for link, said in outcome.skylinks.items()]
     emit(rows, as_json, (f"{row['skylink']} {row['result']}" for row in rows))
+    if set(outcome.skylinks.values()) != {wanted}:
+        sys.exit(1)
 
 
 @click.command()
@@ -190,12 +190,9 @@ def remove(
       skymount portal remove --even-pinned SKYLINK
     """
     outcome = _send(config, "remove", skylinks, even_pinned=even_pinned)
-    _report(outcome, as_json)
-    states = set(outcome.skylinks.values())
-    if "pinned" in states:
+    if "pinned" in outcome.skylinks.values():
         warn("what is pinned was kept; --even-pinned removes it, too")
-    if states != {"removed"}:
-        sys.exit(1)
+    _report(outcome, "removed", as_json)
 
 
 @click.command()
@@ -210,10 +207,7 @@ def pin(skylinks: tuple[str, ...], config: "PortalConfig", reason: str, as_json:
     Example:
       skymount portal pin SKYLINK --reason "release 1.2"
     """
-    outcome = _send(config, "pin", skylinks, reason=reason)
-    _report(outcome, as_json)
-    if set(outcome.skylinks.values()) != {"pinned"}:
-        sys.exit(1)
+    _report(_send(config, "pin", skylinks, reason=reason), "pinned", as_json)
 
 
 @click.command()
@@ -229,10 +223,7 @@ def unpin(skylinks: tuple[str, ...], config: "PortalConfig", as_json: bool) -> N
     Example:
       skymount portal unpin SKYLINK
     """
-    outcome = _send(config, "unpin", skylinks)
-    _report(outcome, as_json)
-    if set(outcome.skylinks.values()) != {"unpinned"}:
-        sys.exit(1)
+    _report(_send(config, "unpin", skylinks), "unpinned", as_json)
 
 
 @click.command()
@@ -269,7 +260,7 @@ def verify(skylinks: tuple[str, ...], config: "PortalConfig", as_json: bool) -> 
     """Compare what a portal stores with its skylinks.
 
     All of it is read, or what is named. A portal may run meanwhile. If something is damaged, it is
-    printed, and the exit code is 1.
+    printed, all else is read, and the exit code is 1.
 
     \b
     Examples:
@@ -291,12 +282,16 @@ def verify(skylinks: tuple[str, ...], config: "PortalConfig", as_json: bool) -> 
                 damaged.append({"skylink": str(found.skylink), "problem": found.problem})
             if show_progress:
                 show_progress(read, None)
+        problem = reader.problem()
     absent = [str(link) for link in asked or () if str(link) not in seen]
     damaged += [{"skylink": link, "problem": "it is not stored"} for link in absent]
     lines = [f"{one['skylink']}: {one['problem']}" for one in damaged]
+    if problem:
+        lines.append(f"{problem}: export what can be read, and import it into a new directory")
     lines.append(f"{skyfiles:,} skyfiles, {readable_size(read)}: {len(damaged):,} damaged")
-    emit({"skyfiles": skyfiles, "bytes": read, "damaged": damaged}, as_json, lines)
-    if damaged:
+    report = {"skyfiles": skyfiles, "bytes": read, "damaged": damaged, "problem": problem}
+    emit(report, as_json, lines)
+    if damaged or problem:
         sys.exit(1)
 
 

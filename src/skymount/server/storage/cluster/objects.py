@@ -1,14 +1,12 @@
 """The objects of an S3 store; the only importer of obstore. Everything blocks."""
 
-import configparser
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
-from pathlib import Path
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from obstore.exceptions import BaseError
@@ -16,17 +14,18 @@ from obstore.store import S3Store
 
 from skymount.errors import StorageError
 from skymount.server.config import ClusterSettings
+from skymount.server.storage.cluster.settings import CredentialsFile
 from skymount.server.storage.disk_errors import DiskFullError, StorageUnavailableError
 
 if TYPE_CHECKING:
-    from obstore.store import ClientConfig, S3Config
+    from obstore.store import ClientConfig, S3Config, S3Credential
 
 _CHECK_TIME = 10.0  # seconds that the first request may take, with all attempts
 _REQUEST_TIME = timedelta(seconds=30)
 _CONNECT_TIME = timedelta(seconds=5)
 _RETRIES = 3
 _RETRY_TIME = timedelta(seconds=20)  # less than a request may take: silence is not tried again
-_CREDENTIALS_LIMIT = 64 << 10  # bytes of the file
+_CREDENTIALS_TIME = timedelta(seconds=2)  # until their file is read again
 _OBJECT_LIMIT = 64 << 20  # bytes of one that is read whole
 WAITING = 256
 """Threads that may wait for the store at once."""
@@ -34,7 +33,9 @@ WAITING = 256
 _CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,80})</Code>")
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\s*([A-Za-z]{1,40})")
 _STATUS = re.compile(r"status code: (\d{3})")
-_PASSING = {"429", "500", "502", "503", "504"}  # statuses that may be another one soon
+_PASSING = {"401", "403", "429", "500", "502", "503", "504"}
+"""Statuses that may be another one soon, also after somebody has put credentials in order."""
+_OF_THE_STORE = {"NoSuchBucket", "ExpiredToken", "InvalidToken"}  # not of one object
 _FULL = {  # by AWS' specification, MinIO, Ceph
     "InsufficientStorage",
     "QuotaExceeded",
@@ -56,6 +57,25 @@ class ListedObject:
     modified: float  # seconds since 1970
 
 
+class _Provider:
+    """Has obstore read the credentials again after a while."""
+
+    refresh_threshold = timedelta(0)
+    """How long before they expire it asks for them."""
+
+    def __init__(self, file: CredentialsFile) -> None:
+        self._file = file
+
+    def __call__(self) -> "S3Credential":
+        key, secret, token = self._file.current()
+        return {
+            "access_key_id": key,
+            "secret_access_key": secret,
+            "token": token or None,
+            "expires_at": datetime.now(UTC) + _CREDENTIALS_TIME,
+        }
+
+
 class Objects:
     """The objects below one prefix of a bucket. Any thread may call; StorageError."""
 
@@ -65,10 +85,7 @@ class Objects:
         if settings.endpoint:
             config["endpoint"] = settings.endpoint
             client["allow_http"] = settings.endpoint.startswith("http:")
-        if credentials := _credentials(os.environ):
-            config["access_key_id"], config["secret_access_key"], token = credentials
-            if token:
-                config["session_token"] = token
+        file = CredentialsFile.find(os.environ)
         self._where = f"s3://{settings.bucket}/{settings.prefix}"
         self._waiting = threading.BoundedSemaphore(WAITING)
         self._store = S3Store(
@@ -77,6 +94,7 @@ class Objects:
             config=config,
             client_options=client,
             retry_config={"max_retries": _RETRIES, "retry_timeout": _RETRY_TIME},
+            credential_provider=_Provider(file) if file else None,
         )
 
     def check(self) -> None:
@@ -177,12 +195,13 @@ def _meaning(text: str) -> tuple[type[StorageError], str]:
     status = "".join(_STATUS.findall(text)[:1])
     if code or status:
         reason = " ".join(filter(None, (code, f"(status {status})" if status else "")))
-        kind = StorageUnavailableError if status in _PASSING else StorageError
+        is_passing = status in _PASSING or code in _OF_THE_STORE
+        kind = StorageUnavailableError if is_passing else StorageError
         if code in _FULL or status == "507":
             kind = DiskFullError
         return kind, f"the store answers {reason}"
     if "credential" in text.lower() or "169.254." in text:
-        return StorageError, "there are no credentials for it"
+        return StorageUnavailableError, "there are no credentials for it"
     if bad := _CERTIFICATE.search(text):
         reason = f"its certificate is not accepted ({bad[1]}); SSL_CERT_FILE names authorities"
         return StorageUnavailableError, reason
@@ -198,22 +217,3 @@ def _meaning(text: str) -> tuple[type[StorageError], str]:
 
 def _default_region() -> str:
     return os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
-
-
-def _credentials(environ: Mapping[str, str]) -> tuple[str, str, str] | None:
-    """Return credentials of the user's file; None if the environment has some, or there is none."""
-    if "AWS_ACCESS_KEY_ID" in environ:
-        return None
-    named = environ.get("AWS_SHARED_CREDENTIALS_FILE")
-    path = Path(named) if named else Path.home() / ".aws" / "credentials"
-    parser = configparser.RawConfigParser()
-    try:
-        with path.open(encoding="utf-8") as file:
-            parser.read_string(file.read(_CREDENTIALS_LIMIT))
-        section = parser[environ.get("AWS_PROFILE") or "default"]
-        key, secret = section["aws_access_key_id"], section["aws_secret_access_key"]
-        return key, secret, section.get("aws_session_token", "")
-    except (OSError, ValueError, KeyError, configparser.Error):
-        if named:
-            raise StorageError(f"cannot use the credentials in {path}") from None
-        return None

@@ -1,14 +1,20 @@
-"""Parses where portals have the data that they share."""
+"""Parses where portals have the data that they share, and the credentials of the object store."""
 
+import configparser
+import logging
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Self, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
 from skymount import file_permissions
-from skymount.errors import ConfigError
+from skymount.errors import ConfigError, StorageError
 from skymount.server.config import ClusterSettings
+
+Credentials: TypeAlias = tuple[str, str, str]
+"""Key, secret, and token; no token is empty."""
 
 DATABASE_VARIABLE = "SKYMOUNT_PORTAL_DATABASE"
 
@@ -17,6 +23,9 @@ _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,100}(/[A-Za-z0-9._-]{1,100}){0,9}")
 _URL_LIMIT = 2048  # characters
 _SECRETS = ("password", "sslpassword")
 _KEY = re.compile(rb"[0-9a-fA-F]{64}\s*")
+_CREDENTIALS_LIMIT = 64 << 10  # bytes of the file
+
+_log = logging.getLogger(__name__)
 
 
 def parse_settings(
@@ -65,9 +74,14 @@ def _parse_store(url: str) -> tuple[str, str]:
     scheme, colon, rest = url.partition("://")
     bucket, _, prefix = rest.partition("/")
     prefix = prefix.rstrip("/")
-    is_good = scheme == "s3" and colon and _BUCKET.fullmatch(bucket)
+    is_s3 = scheme == "s3" and colon and bucket
+    if is_s3 and not _BUCKET.fullmatch(bucket):
+        raise ConfigError(
+            f"{bucket[:100]!r} is not a name of a bucket: it has 3 to 63 characters of a-z, 0-9, . "
+            "and -, the first and last one a letter or digit"
+        )
     segments = prefix.split("/")
-    if not is_good or (prefix and not _PREFIX.fullmatch(prefix)) or {".", ".."} & {*segments}:
+    if not is_s3 or (prefix and not _PREFIX.fullmatch(prefix)) or {".", ".."} & {*segments}:
         raise ConfigError(f"{url[:100]!r} is not s3://BUCKET or s3://BUCKET/PREFIX")
     return bucket, prefix
 
@@ -108,3 +122,52 @@ def _read_key(file: Path) -> bytes:
     if not _KEY.fullmatch(raw):
         raise ConfigError(f"key file {file} does not have 64 hex digits (openssl rand -hex 32)")
     return bytes.fromhex(raw.decode().strip())
+
+
+class CredentialsFile:
+    """The user's file of credentials, and what it had when it could last be read."""
+
+    def __init__(self, path: Path, profile: str) -> None:
+        self._path = path
+        self._profile = profile
+        self._known = self._read()
+        self._can_be_read = True
+
+    @classmethod
+    def find(cls, environ: Mapping[str, str]) -> Self | None:
+        """Return the file; None if the environment has credentials, or if there is no file.
+
+        StorageError if the environment names one that cannot be used.
+        """
+        if "AWS_ACCESS_KEY_ID" in environ:
+            return None
+        named = environ.get("AWS_SHARED_CREDENTIALS_FILE")
+        path = Path(named) if named else Path.home() / ".aws" / "credentials"
+        try:
+            return cls(path, environ.get("AWS_PROFILE") or "default")
+        except StorageError:
+            if named:
+                raise
+            return None
+
+    def _read(self) -> Credentials:
+        parser = configparser.RawConfigParser()
+        try:
+            with self._path.open(encoding="utf-8") as file:
+                parser.read_string(file.read(_CREDENTIALS_LIMIT))
+            section = parser[self._profile]
+            key, secret = section["aws_access_key_id"], section["aws_secret_access_key"]
+            return key, secret, section.get("aws_session_token", "")
+        except (OSError, ValueError, KeyError, configparser.Error):
+            raise StorageError(f"cannot use the credentials in {self._path}") from None
+
+    def current(self) -> Credentials:
+        """Return what the file has; what it had before while it cannot be used."""
+        try:
+            self._known = self._read()
+            self._can_be_read = True
+        except StorageError as error:
+            if self._can_be_read:
+                _log.warning("%s: those of before are used", error)
+            self._can_be_read = False
+        return self._known

@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 _RESERVE = 8 << 20  # bytes that stay free: to remove rows, SQLite has to write
 
 # Rows are added at the end. Pages that are not needed any more are given back to the disk.
-_FORMAT = Format(
+FORMAT = Format(
     application=0x736B736D,
     version=1,
     schema="""
@@ -46,7 +46,10 @@ ON CONFLICT (skylink) DO UPDATE SET base = excluded.base, stored = excluded.stor
 
 
 class SmallSkyfiles:
-    """The small skyfiles of one portal. Call `open` or `open_beside`, and `close`."""
+    """The small skyfiles of one portal. Call `open` and `close`."""
+
+    problem = ""
+    """What was passed over because it is damaged: see `small_skyfiles_beside`."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / SMALL_FILE
@@ -54,11 +57,7 @@ class SmallSkyfiles:
 
     def open(self) -> None:
         """Open the database in a locked data directory, and make it if it is not there."""
-        self._database = Database.open(self._path, _FORMAT)
-
-    def open_beside(self) -> None:
-        """Open it to read beside a portal that may write. Without one there are no skyfiles."""
-        self._database = ReadOnlyDatabase.open(self._path, _FORMAT)
+        self._database = Database.open(self._path, FORMAT)
 
     def close(self) -> None:
         if self._database is not None:
@@ -127,8 +126,6 @@ class SmallSkyfiles:
         return self._write(write, "remove stored content")
 
     def _read(self, action: Callable[[sqlite3.Connection], _T], absent: _T) -> _T:
-        if isinstance(self._database, ReadOnlyDatabase):  # of a command, whose user may know all
-            return self._database.read(action)
         with _translated("read stored content"):
             return absent if self._database is None else self._database.read(action)
 

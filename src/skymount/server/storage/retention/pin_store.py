@@ -81,8 +81,6 @@ class PinStore:
         return True
 
     def unpin(self, skylink: Skylink) -> bool:
-        """Return whether it was pinned."""
-
         def write(database: sqlite3.Connection) -> bool:
             asked = "DELETE FROM pins WHERE skylink = ?"
             return database.execute(asked, (str(skylink),)).rowcount > 0

@@ -57,7 +57,6 @@ class SharedPins:
         return bool(self.find([skylink]))
 
     def find(self, skylinks: Iterable[Skylink]) -> dict[Skylink, Pin]:
-        """Return the pins of these."""
         query = f"SELECT {_COLUMNS} FROM pins WHERE skylink = ANY(%s)"
         rows = self._database.rows("read pins", query, ([str(link) for link in skylinks],))
         return {found.skylink: found for found in map(_pin, rows)}
