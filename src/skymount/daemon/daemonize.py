@@ -56,7 +56,7 @@ def _become_daemon(
     pipe: int,
     reread: Callable[[], Config] | None,
 ) -> None:
-    """Run the mount. A line in the pipe is R with the portals, W with a warning or E with an error."""
+    """Run the mount. A line in the pipe is R with the portals, or W or E with a message."""
     mounted = mounted_at(config.mountpoint)
     is_automount = mounted is not None and mounted.is_automount
     is_open = True
