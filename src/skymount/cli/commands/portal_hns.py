@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from skymount.cli.commands.portal_data.storage_options import database_option
 from skymount.cli.options import data_option, load_settings
 from skymount.cli.output import emit, json_option, warn
 from skymount.errors import MalformedError, NotFoundError
@@ -14,13 +15,6 @@ from skymount.wire.dialect import dialect_named
 
 if TYPE_CHECKING:
     from skymount.server.storage.zone_file import Zone
-
-database_option = click.option(
-    "--database",
-    default="",
-    metavar="URL",
-    help="Use the database that portals share, postgresql://USER@HOST/NAME, in place of --data.",
-)
 
 
 def _change(data: Path, database: str, edit: "Callable[[Zone], Zone]") -> None:
