@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.portal_process import running_portal
 from tests.skymount_process import Sandbox, clear_mounts
 
 
@@ -28,6 +29,13 @@ def default_signals() -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
+
+
+@pytest.fixture(scope="session")
+def portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a portal that the tests of a worker share; `server` and `portal` have others."""
+    with running_portal(tmp_path_factory.mktemp("portal")) as url:
+        yield url
 
 
 @pytest.fixture
