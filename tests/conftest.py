@@ -4,10 +4,11 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.portal_process import running_portal
-from tests.skymount_process import Sandbox, clear_mounts
+from tests.skymount_process import LIMIT, Sandbox, clear_mounts
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
@@ -29,6 +30,16 @@ def default_signals() -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_http() -> None:
+    """Let clients of the tests that name no time limit wait longer than the 5 s of httpx: beside
+    other tests, a server may have to wait for a processor.
+    """
+    limit = httpx.Timeout(LIMIT)
+    for name in ("connect", "read", "write", "pool"):
+        setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, name, getattr(limit, name))
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
-_STOP_TIME = 10  # seconds until a portal that was asked to stop counts as hanging
+_STOP_TIME = 40  # seconds until a portal that was asked to stop counts as hanging
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,12 @@ still open when a mount ends.
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from skymount.wire.registry_entry import hash_data_key
 from tests.mount.keys import HOME, Owner, program, until
 from tests.mount.proxy import proxy_to
 from tests.mount.scripted import ScriptedPortal, scripted_portal
@@ -128,14 +130,18 @@ def test_arrives_after_a_kill(scripted: Owner, registry: ScriptedPortal) -> None
 def test_two_mounts_post_once(scripted: Owner, registry: ScriptedPortal) -> None:
     """G12: by one of the mounts."""
     second = scripted.sandbox.directory("second")
-    with mounted(scripted) as (_, files), scripted.mounted(at=second):
+    owner = replace(scripted, sandbox=scripted.sandbox.with_env(SKYMOUNT_LOG_LEVEL="debug"))
+    names = [f"x{number}" for number in range(8)]
+    with mounted(owner) as (_, files), owner.mounted(at=second):
         registry.always = "down"
-        for number in range(8):
-            echo(files, "text", f"x{number}")
+        for name in names:
+            echo(files, "text", name)
         registry.always = ""
-        until(lambda: scripted.pending() == [])
-    assert len(registry.ever) == 8
-    assert len(registry.posts) == 8
+        until(lambda: owner.pending() == [])
+    logs = "\n".join(log.read_text() for log in owner.sandbox.logs)
+    known = {hash_data_key(name): name for name in names}
+    for entries in (registry.ever, registry.posts):
+        assert sorted(known.get(each.entry.tweak, str(each)) for each in entries) == names, logs
 
 
 def test_another_mount_of_that_portal_sends_it(scripted: Owner, registry: ScriptedPortal) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-PATIENCE = 30.0  # seconds for something that takes milliseconds
+PATIENCE = 60.0  # seconds for something that takes milliseconds
 
 
 def eventually(condition: Callable[[], bool]) -> None:

@@ -12,7 +12,7 @@ import trio
 
 from skymount.errors import ConfigError, StorageError
 from skymount.server.config import PortalConfig
-from skymount.server.http.framing import StrictConnection
+from skymount.server.http.framing import RequestReader
 from skymount.server.http_server import serve
 from skymount.wire.skylink import SECTOR_SIZE
 from tests.server.http_client import message_of
@@ -44,7 +44,7 @@ async def _serving(config: PortalConfig) -> AsyncIterator[str]:
 @pytest.fixture
 def config(tmp_path: Path) -> PortalConfig:
     """A portal on a free port."""
-    return PortalConfig(data=tmp_path, port=0, grace=0.2)
+    return PortalConfig(data=tmp_path, port=0, graceful_timeout=0.2)
 
 
 async def test_it_serves_until_told_to_stop(config: PortalConfig) -> None:
@@ -178,7 +178,7 @@ async def test_a_stop_lets_requests_end(config: PortalConfig) -> None:
             urls.append(url)
             task_status.started()
 
-        await serve(replace(config, grace=100), on_listening=on_listening, shutdown=stop)
+        await serve(replace(config, graceful_timeout=100), on_listening=on_listening, shutdown=stop)
 
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
@@ -196,7 +196,7 @@ async def test_a_stop_lets_requests_end(config: PortalConfig) -> None:
 async def test_a_stop_does_not_wait_for_idle_connections(config: PortalConfig) -> None:
     """Neither for new ones, nor for those whose request is answered."""
     with trio.fail_after(30):
-        async with _serving(replace(config, grace=1000)) as url:
+        async with _serving(replace(config, graceful_timeout=1000)) as url:
             new, used = await _connected(url), await _connected(url)
             await used.send_all(b"GET /svc/portals HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert (await used.receive_some()).startswith(b"HTTP/1.1 200 ")
@@ -215,7 +215,7 @@ async def test_a_bug_ends_one_connection(
     async with _serving(config) as url, httpx.AsyncClient(base_url=url) as client:
         assert (await client.get("/svc/stats")).status_code == 200
         with monkeypatch.context() as patched:
-            patched.setattr(StrictConnection, "next_event", fail)
+            patched.setattr(RequestReader, "next_head", fail)
             async with httpx.AsyncClient() as other:
                 with pytest.raises(httpx.TransportError):
                     await other.get(url)

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,22 @@ def test_a_claim_replaces_one(ledger: Ledger):
     ledger.drop(first)
     ledger.claim_revision(signed(b"x", 3), "a", replaces=first)
     assert len(ledger.pending()) == 1
+
+
+def test_who_failed_leaves_a_write_to_the_process_that_posts_it_now(ledger: Ledger):
+    """G12: sent by one of the mounts; a failure that is recorded late or twice lets no other in."""
+    number = ledger.add_unsigned(KEY, TWEAK, "a", b"x", "down", status=PendingStatus.WAITING)
+    with closing(Ledger(ledger.path, process=1)) as other:
+        assert ledger.begin_retry(number)
+        ledger.mark_failed(number, "down", PendingStatus.WAITING)
+        assert other.begin_retry(number)
+        ledger.mark_failed(number, "down", PendingStatus.FAILED)
+        (left,) = ledger.pending()
+        assert (left.is_posting, left.status) == (True, PendingStatus.WAITING)
+        assert not ledger.begin_retry(number)
+        other.mark_failed(number, "refused")
+    (left,) = ledger.pending()
+    assert (left.is_posting, left.status, left.reason) == (False, PendingStatus.FAILED, "refused")
 
 
 def test_held_content_is_kept_once(ledger: Ledger):

@@ -118,9 +118,15 @@ class SpoolLedger(LedgerPart):
     def mark_failed(
         self, number: int, reason: str, status: PendingStatus = PendingStatus.FAILED
     ) -> None:
-        """Record why a write could not be posted; it stays in the spool."""
-        query = "UPDATE spool SET reason = ?, poster = NULL, fate = ? WHERE id = ?"
-        values = (schema.one_line(reason), status.value, number)
+        """Record why a write could not be posted; it stays in the spool.
+
+        Nothing is recorded while another process is posting it: that one records how it ends.
+        """
+        query = (
+            "UPDATE spool SET reason = ?, poster = NULL, fate = ?"
+            " WHERE id = ? AND (poster IS NULL OR poster = ?)"
+        )
+        values = (schema.one_line(reason), status.value, number, self.stamp().poster)
         self.file.database.write(lambda db: db.execute(query, values))
 
     def remove_superseded(self, public_key: bytes, tweak: bytes, number: int) -> list[PendingWrite]:

