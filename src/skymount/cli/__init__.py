@@ -1,5 +1,6 @@
 """Finds the command, imports its module, runs it, and turns errors into messages and exit codes."""
 
+import errno
 import importlib
 import os
 import sys
@@ -23,10 +24,7 @@ COMMANDS = (
     *("mount", "umount", "status", "doctor", "upload", "publish"),
     *("download", "pin", "ls", "cat", "metadata", "hns"),
     *("registry", "db", "key", "skykey", "skylink", "cache", "config", "portal"),
-    *(
-        "service",
-        "completion",
-    ),
+    *("service", "completion"),
 )
 
 _MOUNT_HELPER = "mount-helper"  # hidden: programs call it
@@ -194,13 +192,13 @@ def _run() -> None:
     except SkymountError as error:
         _fail(str(error), _exit_code(error))
     except OSError as error:
-        what = f"{error.filename}: " if error.filename else ""
-        _fail(f"{what}{error.strerror or error}", EXIT_FAILED)
+        place = error.filename or ("standard output" if error.errno == errno.ENOSPC else "")
+        _fail(": ".join(filter(None, (place, error.strerror or str(error)))), EXIT_FAILED)
 
 
 def _refuse(error: click.UsageError) -> NoReturn:
     text = error.format_message()
-    if "\n" in text:  # a group without a command: this is its whole help
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):  # of a group without a command
         error.show()
         sys.exit(error.exit_code)
     command = error.ctx.command_path if error.ctx else "skymount"

@@ -89,7 +89,8 @@ def listen(config: PortalConfig, listener: socket.socket | None) -> socket.socke
     except (OSError, OverflowError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         reason = str(reason or error).partition(" (while")[0]  # what create_server adds
-        raise ConfigError(f"cannot listen on {host}:{port}: {reason}") from error
+        advice = "choose another address with --listen HOST:PORT"
+        raise ConfigError(f"cannot listen on {host}:{port}: {reason}; {advice}") from error
 
 
 def _url(listening: socket.socket) -> str:

@@ -321,8 +321,6 @@ class _Import:
         expected = list[bytes]()
         try:
             skyfile = StoredSkyfile.of(skylink, base[:LAYOUT_SIZE], len(base), held)
-            if skyfile.is_cut_short:
-                raise _DamagedError("its base sector is cut short")
             for root, stored in list_sectors(skyfile):
                 if stored.source is held.payload:
                     expected.append(root)
