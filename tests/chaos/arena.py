@@ -26,6 +26,7 @@ from tests.chaos.fault_proxy import FaultProxies, ProxyConfig, fault_proxies
 from tests.chaos.faults import PROCESS
 from tests.chaos.oracle import Posts
 from tests.chaos.schedule import Setting, Step
+from tests.mount.keys import held
 from tests.portal_process import portal_command, portal_environment
 from tests.ports import unused_port
 from tests.skymount_process import Sandbox, Watched, clear_mounts, read_status
@@ -288,15 +289,7 @@ class Arena:
 
     def held(self, backend: Backend, data_key: str) -> SignedEntry | None:
         """Return the entry that a portal has, asked directly."""
-        tweak = hash_data_key(data_key)
-        question = {"publickey": f"ed25519:{self.pair.public_hex}", "datakey": tweak.hex()}
-        answer = httpx.get(
-            f"{backend.url}/svc/registry", params=question, headers=_AGENT, timeout=30
-        )
-        if answer.status_code == 404:
-            return None
-        assert answer.status_code == 200, answer.text
-        return SignedEntry.parse_answer(answer.content, self.pair.public_key, tweak).verify()
+        return held(backend.url, self.pair, data_key)
 
     def has_content(self, backend: Backend, skylink: str) -> bool:
         """Whether a portal has such content, asked directly."""

@@ -14,9 +14,11 @@ from skymount.errors import ConfigError, StorageError
 from skymount.server.config import PortalConfig
 from skymount.server.http.framing import StrictConnection
 from skymount.server.http_server import serve
+from skymount.wire import merkle
 from skymount.wire.skylink import SECTOR_SIZE
+from tests.fakes.skyfiles import noise
 from tests.server.http_client import message_of
-from tests.server.storage.stored import damage
+from tests.server.storage.stored import IN_FILES, damage
 
 _RAW = {"Content-Type": "application/octet-stream"}
 
@@ -44,7 +46,7 @@ async def _serving(config: PortalConfig) -> AsyncIterator[str]:
 @pytest.fixture
 def config(tmp_path: Path) -> PortalConfig:
     """A portal on a free port."""
-    return PortalConfig(data=tmp_path, port=0, grace=0.2)
+    return PortalConfig(data=tmp_path, port=0, graceful_timeout=0.2)
 
 
 async def test_it_serves_until_told_to_stop(config: PortalConfig) -> None:
@@ -178,7 +180,7 @@ async def test_a_stop_lets_requests_end(config: PortalConfig) -> None:
             urls.append(url)
             task_status.started()
 
-        await serve(replace(config, grace=100), on_listening=on_listening, shutdown=stop)
+        await serve(replace(config, graceful_timeout=100), on_listening=on_listening, shutdown=stop)
 
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
@@ -196,7 +198,7 @@ async def test_a_stop_lets_requests_end(config: PortalConfig) -> None:
 async def test_a_stop_does_not_wait_for_idle_connections(config: PortalConfig) -> None:
     """Neither for new ones, nor for those whose request is answered."""
     with trio.fail_after(30):
-        async with _serving(replace(config, grace=1000)) as url:
+        async with _serving(replace(config, graceful_timeout=1000)) as url:
             new, used = await _connected(url), await _connected(url)
             await used.send_all(b"GET /svc/portals HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert (await used.receive_some()).startswith(b"HTTP/1.1 200 ")
@@ -253,6 +255,42 @@ async def test_damage_in_the_middle_of_a_body(
     (logged,) = caplog.records
     assert "shorter than recorded" in logged.getMessage()
     assert logged.exc_info is None
+
+
+@pytest.mark.parametrize("size", [200, IN_FILES])
+async def test_a_base_sector_that_is_cut_short(config: PortalConfig, size: int) -> None:
+    """It is not sent with zeros in place of what is missing."""
+    async with _serving(config) as url, httpx.AsyncClient(base_url=url) as client:
+        content = bytes(size - 1) + b"x"
+        answer = (
+            await client.post("/svc/skyfile?filename=a", content=content, headers=_RAW)
+        ).json()
+        damage(config.data, answer["skylink"], lambda base: base[:-1])
+        root = f"/svc/root?root={answer['merkleroot']}&offset=0&length=4096"
+        for path in (f"/{answer['skylink']}", f"/svc/basesector/{answer['skylink']}", root):
+            refused = await client.get(path)
+            assert refused.status_code == 500
+            assert answer["skylink"] in message_of(refused)
+
+
+async def test_a_file_of_another_length(
+    config: PortalConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bytes beyond the recorded length are not sent. Without the first ones the answer is 500."""
+    async with _serving(config) as url, httpx.AsyncClient(base_url=url) as client:
+        content = noise(SECTOR_SIZE + 5)
+        answer = await client.post("/svc/skyfile?filename=a", content=content, headers=_RAW)
+        link = answer.json()["skylink"]
+        (payload,) = config.data.glob(f"v1/skyfiles/*/{link}/payload")
+        payload.write_bytes(content + b"more")
+        assert (await client.get(f"/{link}")).content == content
+        payload.write_bytes(content[:-5])
+        refused = await client.get(f"/{link}", headers={"Range": "bytes=-5"})
+        assert refused.status_code == 500
+        assert f"{link}/payload is damaged: shorter than recorded" in message_of(refused)
+        root = {"root": merkle.sector_root(content[-5:]).hex(), "offset": "0", "length": "9"}
+        assert (await client.get("/svc/root", params=root)).status_code == 500
+    assert len(caplog.records) == 2
 
 
 async def test_errors_at_the_start_are_ours(config: PortalConfig) -> None:

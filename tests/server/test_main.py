@@ -48,7 +48,7 @@ def test_content_survives_kill_9(tmp_path: Path) -> None:
         assert client.get(f"/{done}").content == b"d" * (6 << 20)
     kept = {path.name for path in stored_files(tmp_path)} - {"catalogue.clean"}
     assert kept == {
-        *("address", "lock", "base", "payload"),
+        *("address", "lock", "format.json", "base", "payload"),
         *("entries.sqlite3", "pins.sqlite3", "catalogue.sqlite3", "small.sqlite3"),
     }
 
@@ -136,6 +136,40 @@ def test_it_stops_quickly_whatever_clients_do(tmp_path: Path) -> None:
             assert time.monotonic() - started < 20
         for connection in (stalled, idle, uploading):
             connection.close()
+    assert not incoming_uploads(tmp_path)
+
+
+def _is_refused(url: str) -> bool:
+    try:
+        connect(url).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def test_running_requests_get_the_graceful_timeout(tmp_path: Path) -> None:
+    """While new connections are refused."""
+    with portal_process(tmp_path, "--graceful-timeout", "1h") as portal:
+        with begin_upload(portal.url, 5 << 20, 6 << 20) as uploading:
+            eventually(lambda: bool(incoming_uploads(tmp_path)))
+            portal.process.send_signal(signal.SIGTERM)
+            eventually(lambda: _is_refused(portal.url))
+            portal.process.send_signal(signal.SIGTERM)
+            uploading.sendall(bytes(1 << 20))
+            assert uploading.recv(4096).startswith(b"HTTP/1.1 200")
+        assert portal.process.wait(PATIENCE) == 0
+
+
+def test_a_second_interrupt_ends_running_requests(tmp_path: Path) -> None:
+    with (
+        portal_process(tmp_path, "--graceful-timeout", "1h") as portal,
+        begin_upload(portal.url, 5 << 20, 6 << 20),
+    ):
+        eventually(lambda: bool(incoming_uploads(tmp_path)))
+        portal.process.send_signal(signal.SIGINT)
+        eventually(lambda: _is_refused(portal.url))
+        portal.process.send_signal(signal.SIGINT)
+        assert portal.process.wait(PATIENCE) == 0
     assert not incoming_uploads(tmp_path)
 
 

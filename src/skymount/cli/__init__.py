@@ -23,10 +23,7 @@ COMMANDS = (
     *("mount", "umount", "status", "doctor", "upload", "publish"),
     *("download", "pin", "ls", "cat", "metadata", "hns"),
     *("registry", "db", "key", "skykey", "skylink", "cache", "config", "portal"),
-    *(
-        "service",
-        "completion",
-    ),
+    *("service", "completion"),
 )
 
 _MOUNT_HELPER = "mount-helper"  # hidden: programs call it
@@ -200,7 +197,7 @@ def _run() -> None:
 
 def _refuse(error: click.UsageError) -> NoReturn:
     text = error.format_message()
-    if "\n" in text:  # a group without a command: this is its whole help
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):  # of a group without a command
         error.show()
         sys.exit(error.exit_code)
     command = error.ctx.command_path if error.ctx else "skymount"

@@ -46,7 +46,7 @@ class PortalConfig:
     """How long a connection may stay open between requests, or without a complete one."""
     send_timeout: float = 600.0
     """How long a client may read nothing of its response before the connection is closed."""
-    grace: float = 1.0
+    graceful_timeout: float = 1.0
     """How long running requests may take after the portal is told to stop."""
     password: bytes = field(default=b"", repr=False)
     insecure: bool = False

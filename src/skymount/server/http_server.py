@@ -16,6 +16,7 @@ from skymount.server.http.access_rules import AccessRules
 from skymount.server.http.connection import Connection
 from skymount.server.routes import build_app
 from skymount.server.storage.cluster.choice import open_storage
+from skymount.server.storage.cluster.migrations import Tables
 from skymount.server.storage.portal_storage import PortalStorage
 from skymount.wire.http.host import is_loopback
 
@@ -31,13 +32,14 @@ async def serve(
     shutdown: trio.Event | None = None,
     listener: socket.socket | None = None,
 ) -> None:
-    """Run a portal until `shutdown` is set or the task is cancelled.
+    """Run a portal until `shutdown` is set or the task is cancelled, which running requests are not
+    waited for.
 
     `listener` is a socket to accept connections from, in place of one at the address of `config`.
     `on_listening` is called with its URL once it accepts connections. StorageError when the data
     directory cannot be used, ConfigError when the address cannot.
     """
-    async with open_storage(config) as stored:
+    async with open_storage(config, Tables.UPDATE) as stored:
         with await trio.to_thread.run_sync(listen, config, listener) as listening:
             # Accepted connections inherit it. It also ends one whose client reads nothing.
             timeout_ms = round(config.send_timeout * 1000)
@@ -87,7 +89,8 @@ def listen(config: PortalConfig, listener: socket.socket | None) -> socket.socke
     except (OSError, OverflowError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         reason = str(reason or error).partition(" (while")[0]  # what create_server adds
-        raise ConfigError(f"cannot listen on {host}:{port}: {reason}") from error
+        advice = "choose another address with --listen HOST:PORT"
+        raise ConfigError(f"cannot listen on {host}:{port}: {reason}; {advice}") from error
 
 
 def _url(listening: socket.socket) -> str:
@@ -105,7 +108,7 @@ async def _run(
 ) -> None:
     """Accept connections, and run `background` meanwhile.
 
-    At `shutdown` running requests get `grace`; then their connections are closed.
+    At `shutdown` running requests get `graceful_timeout`; then their connections are closed.
     """
     connections: set[Connection] = set()
     none_left = trio.Event()
@@ -133,14 +136,14 @@ async def _run(
                     handlers.start_soon(task)
                 await shutdown.wait()
                 accepting.cancel_scope.cancel()
-        finally:
             for connection in connections:
                 connection.stop()
+            if connections:
+                none_left = trio.Event()
+                with trio.move_on_after(config.graceful_timeout):
+                    await none_left.wait()
+        finally:
             with trio.CancelScope(shield=True):
-                if connections:
-                    none_left = trio.Event()
-                    with trio.move_on_after(config.grace):
-                        await none_left.wait()
                 for connection in list(connections):
                     await connection.stream.aclose()
             handlers.cancel_scope.cancel()

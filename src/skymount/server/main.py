@@ -1,6 +1,7 @@
 """A portal as a process of its own: signals, standard streams, interpreter settings."""
 
 import logging
+import math
 import os
 import signal
 import socket
@@ -16,11 +17,12 @@ from skymount.errors import SkymountError
 from skymount.server.config import PortalConfig
 from skymount.server.http_server import listen, serve
 from skymount.server.storage.cluster.choice import open_storage
+from skymount.server.storage.cluster.migrations import Tables
 from skymount.server.workers import Workers
 
 _log = logging.getLogger(__name__)
 
-_STOP_TIME = 8.0  # seconds; a portal on shared storage has nothing to lose then
+_ABORT_TIME = 7.0  # seconds after that of running requests; shared storage loses nothing then
 _SWITCH_INTERVAL = 0.0005  # seconds that hashing threads may keep the event loop waiting
 
 
@@ -30,8 +32,10 @@ def run(
     on_listening: Callable[[str], None],
     until_eof: int | None = None,
     listener: socket.socket | None = None,
+    stop_signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT),
 ) -> None:
-    """Serve until SIGTERM or SIGINT, or also until the file of a descriptor ends.
+    """Serve until one of `stop_signals`, or also until the file of a descriptor ends. A second
+    signal that is SIGINT ends running requests at once.
 
     `listener` is a socket to accept connections from, in place of one at the address of `config`.
     """
@@ -39,7 +43,8 @@ def run(
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     sys.setswitchinterval(_SWITCH_INTERVAL)
     served = partial(serve, config, on_listening=on_listening, listener=listener)
-    trio.run(_run, served, until_eof, config.cluster is not None)
+    abort_time = config.graceful_timeout + _ABORT_TIME if config.cluster else math.inf
+    trio.run(_run, served, until_eof, abort_time, stop_signals)
 
 
 def run_workers(
@@ -55,29 +60,38 @@ def run_workers(
 
     def work(listening: socket.socket, tell: Callable[[str], None], life: int) -> int:
         try:
-            run(config, on_listening=tell, until_eof=life, listener=listening)
+            run(
+                config,
+                on_listening=tell,
+                until_eof=life,
+                listener=listening,
+                stop_signals=(signal.SIGTERM,),
+            )
         except SkymountError as error:
             sys.stderr.write(f"skymount: {error}\n")
             return 1
         return 0
 
-    open_storage(config)  # imports what all processes need, which they then share
+    open_storage(config, Tables.UPDATE)  # imports what all processes need, which they then share
     with listen(config, listener) as listening:
-        return Workers(count, listening, work, on_listening).run()
+        return Workers(count, listening, work, on_listening, config.graceful_timeout).run()
 
 
 async def _run(
-    served: Callable[..., Awaitable[None]], until_eof: int | None, may_abort: bool
+    served: Callable[..., Awaitable[None]],
+    until_eof: int | None,
+    abort_time: float,
+    stop_signals: tuple[signal.Signals, ...],
 ) -> None:
     shutdown = trio.Event()
     failure: SkymountError | None = None
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with trio.open_signal_receiver(*stop_signals) as signals:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_set_on_signal, signals, shutdown)
+            nursery.start_soon(_stop_on_signal, signals, shutdown, nursery.cancel_scope)
             if until_eof is not None:
                 nursery.start_soon(_set_on_eof, until_eof, shutdown)
-            if may_abort:
-                nursery.start_soon(_abort_when_late, shutdown)
+            if abort_time < math.inf:
+                nursery.start_soon(_abort_when_late, shutdown, abort_time)
             try:
                 await served(shutdown=shutdown)
             except SkymountError as error:  # raised below: the nursery would wrap it in a group
@@ -87,10 +101,10 @@ async def _run(
         raise failure
 
 
-async def _abort_when_late(shutdown: trio.Event) -> None:
-    """End this process a while after `shutdown`, whatever its threads wait for."""
+async def _abort_when_late(shutdown: trio.Event, abort_time: float) -> None:
+    """End this process so many seconds after `shutdown`, whatever its threads wait for."""
     await shutdown.wait()
-    late = threading.Timer(_STOP_TIME, _abort)
+    late = threading.Timer(abort_time, _abort)
     late.daemon = True
     late.start()
 
@@ -100,8 +114,12 @@ def _abort() -> None:
     os._exit(0)
 
 
-async def _set_on_signal(signals: AsyncIterator[int], shutdown: trio.Event) -> None:
-    async for _ in signals:
+async def _stop_on_signal(
+    signals: AsyncIterator[int], shutdown: trio.Event, serving: trio.CancelScope
+) -> None:
+    async for number in signals:
+        if shutdown.is_set() and number == signal.SIGINT:
+            serving.cancel()
         shutdown.set()
 
 

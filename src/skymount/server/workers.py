@@ -1,7 +1,8 @@
 """Runs a portal as several processes that accept connections from one socket.
 
 The first process has to listen before the others are started; if it cannot, its exit code is that
-of all. Later on a process that ends is started again. SIGTERM and SIGINT end all.
+of all. Later on a process that ends is started again. SIGTERM and SIGINT end all, a second signal
+that is SIGINT at once.
 """
 
 import logging
@@ -18,7 +19,8 @@ _log = logging.getLogger(__name__)
 
 _QUICK = 10.0  # seconds; a process that ends sooner is started again after a pause
 _PAUSE = 1.0  # seconds
-_STOP_TIME = 10.0  # seconds that processes may take to end
+_STOP_TIME = 9.0  # seconds that processes may take to end, besides those of running requests
+_POLL = 0.05  # seconds
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 Worker = Callable[[socket.socket, Callable[[str], None], int], int]
@@ -36,6 +38,7 @@ class Workers:
         listener: socket.socket,
         worker: Worker,
         on_listening: Callable[[str], None],
+        graceful_timeout: float,
     ) -> None:
         self._count = count
         self._listener = listener
@@ -44,6 +47,7 @@ class Workers:
         self._started: dict[int, float] = {}  # process -> when
         self._life = os.pipe()  # its end tells processes that this one has ended
         self._is_stopping = False
+        self._stop_time = graceful_timeout + _STOP_TIME
 
     def run(self) -> int:
         """Run until a signal; return the exit code."""
@@ -55,7 +59,7 @@ class Workers:
             self._on_listening(url)
             while not self._is_stopping:
                 self._fill()
-                self._reap(block=True)
+                self._reap_or_wait()
             return 0
         finally:
             self._end_all()
@@ -63,10 +67,16 @@ class Workers:
                 signal.signal(number, handler)
 
     def _stop(self, number: int, frame: object) -> None:
+        if self._is_stopping and number == signal.SIGINT:
+            self._stop_time = 0
         self._is_stopping = True
+        self._listener.close()  # connections are refused once all processes have done so
+        self._kill_all(signal.SIGTERM)
+
+    def _kill_all(self, number: int) -> None:
         for process in list(self._started):
             with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGTERM)
+                os.kill(process, number)
 
     def _start_first(self) -> tuple[int, str]:
         """Start a process, and return it with the URL it listens at; empty if it ended."""
@@ -106,8 +116,8 @@ class Workers:
         """Be a worker, and nothing else afterwards."""
         code = 1
         try:
-            for number in _SIGNALS:
-                signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.close(self._life[1])
             if unused >= 0:
@@ -130,21 +140,18 @@ class Workers:
                 time.sleep(_PAUSE)
                 return
 
-    def _reap(self, *, block: bool) -> int:
-        """Wait for a process that has ended, and return its exit code; -1 if there is none."""
-        try:
-            process, status = os.waitpid(-1, 0 if block else os.WNOHANG)
-        except ChildProcessError:
-            return -1
+    def _reap_or_wait(self) -> None:
+        """Take note of a process that has ended, or wait for a moment."""
+        process, status = os.waitpid(-1, os.WNOHANG) if self._started else (0, 0)
         started = self._started.pop(process, None)
         if started is None:
-            return -1
+            time.sleep(_POLL)  # waiting for a process would go on after a signal
+            return
         code = os.waitstatus_to_exitcode(status)
         if not self._is_stopping:
             _log.warning("process %d ended with code %d; it is started again", process, code)
             if time.monotonic() - started < _QUICK:
                 time.sleep(_PAUSE)
-        return code
 
     def _wait_for(self, process: int) -> int:
         _, status = os.waitpid(process, 0)
@@ -154,13 +161,11 @@ class Workers:
     def _end_all(self) -> None:
         self._is_stopping = True
         self._stop(0, None)
-        until = time.monotonic() + _STOP_TIME
-        while self._started and time.monotonic() < until:
-            if self._reap(block=False) < 0:
-                time.sleep(0.02)
+        began = time.monotonic()
+        while self._started and time.monotonic() < began + self._stop_time:
+            self._reap_or_wait()
+        self._kill_all(signal.SIGKILL)
         for process in list(self._started):
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
             with suppress(ChildProcessError):
                 os.waitpid(process, 0)
         for descriptor in self._life:

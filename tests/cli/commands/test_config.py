@@ -150,6 +150,7 @@ def test_show_of_portals_with_tables(sandbox: Sandbox) -> None:
         {"url": "http://b.example"},
     ]
     assert rows(shown)["api_key"] == ('"********"', f"{file}: line 3")
+    assert rows(shown)["url"] == ('"http://b.example"', f"{file}: line 6")
     found = json.loads(sandbox.succeed("config", "show", "--json"))
     assert found["portals"][0]["api_key"] == {"value": "********", "origin": f"{file}: line 3"}
 

@@ -166,6 +166,14 @@ portal.add_command(backup.import_)
     metavar="SIZE",
     help="Keep at most so much of what was fetched from upstream.",
 )
+@click.option(
+    "--graceful-timeout",
+    callback=storage.duration,
+    default="1s",
+    show_default=True,
+    metavar="DURATION",
+    help="Let running requests go on for so long when told to stop; a second Ctrl-C ends them.",
+)
 @click.option("--until-eof", is_flag=True, hidden=True)
 def serve(
     listen: tuple[str, int],

@@ -17,6 +17,7 @@ from skymount.wire.registry_entry import SignedEntry
 from skymount.wire.skylink import SECTOR_SIZE
 from tests.fakes.skyfiles import noise
 from tests.server.http_client import Client
+from tests.server.raw_connection import eventually
 from tests.server.registry_entries import get, post, signed
 
 SHARED_KEY = "all"
@@ -200,6 +201,20 @@ class Load:
                 self.wrong.append(f"{link} is lost")
         elif self._is(answer, 200) and answer.content != file.content:
             self.wrong.append(f"{link} has other content")
+
+    def assert_recovers(self, outage: Callable[[], None], url: str) -> None:
+        """Run the clients through an outage: what fails fails with 503, afterwards all works
+        again, and nothing was lost.
+        """
+        with self.running():
+            eventually(lambda: len(self.stored) > 5 and len(self.revisions) == 3)
+            outage()
+            stored, revisions = len(self.stored), dict(self.revisions)
+            eventually(lambda: len(self.stored) > stored + 5)
+            eventually(lambda: all(self.revisions[key] > revisions[key] for key in revisions))
+        assert self.statuses[503]
+        assert self.lost == 0
+        self.check(url)
 
     def check(self, url: str) -> None:
         """Read all that was acknowledged from a portal; what was not is whole or absent."""

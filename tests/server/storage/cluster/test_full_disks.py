@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import CalledProcessError
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.server.http_client import Client, message_of
 from tests.server.raw_connection import eventually
 from tests.server.registry_entries import get, post, signed
 from tests.server.storage.cluster.conftest import StartPortal
+from tests.server.storage.cluster.load import Load
 from tests.server.storage.cluster.servers import (
     Postgres,
     S3rver,
@@ -94,6 +96,43 @@ def test_a_database_whose_disk_is_full(
             eventually(lambda: upload(client, content, name) == (200, link))
             assert client.get(f"/{link}").content == content
             assert post(client, signed(f"{stored}")).status_code == 204
+
+
+def test_a_database_without_room_for_its_log(
+    space: Namespace, s3rver: str, start: StartPortal, tmp_path: Path
+) -> None:
+    """SP7: PostgreSQL ends itself, because a standby that is gone has it keep its WAL. Then it is
+    503 until it has room and was started again, and nothing is lost.
+    """
+    programs = postgres_programs()
+    if programs is None:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    with running_postgres(programs, space.prefix) as server:
+        server.stop()
+        small, log = server.directory / "small", server.directory / "data" / "pg_wal"
+        mount_small(space, small, "40m", f"uid={server.user or 0}")
+        space.do("cp", "-a", f"{log}/.", small)
+        space.do("mount", "--bind", small, log)
+        server.start()
+
+        def outage() -> None:
+            server.execute("postgres", "SELECT pg_create_physical_replication_slot('gone', true)")
+            fill = "SELECT pg_logical_emit_message(false, '', repeat('x', 1000000))"
+            with pytest.raises(CalledProcessError) as ended:
+                server.execute("postgres", f"{fill} FROM generate_series(1, 60)")
+            assert "No space left on device" in ended.value.stderr
+            assert server.process is not None
+            server.process.wait(60)
+            refused = load.statuses[503]
+            eventually(lambda: load.statuses[503] > refused)
+            space.do("mount", "-o", "remount,size=100m", small)
+            server.stop()
+            server.start()
+
+        shared = Shared.new(s3rver, server, tmp_path)
+        with start(shared) as portal:
+            load = Load(lambda: [portal.url], portal.url, frozenset({503}))
+            load.assert_recovers(outage, portal.url)
 
 
 def test_an_object_store_whose_disk_is_full(

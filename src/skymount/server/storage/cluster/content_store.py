@@ -62,7 +62,7 @@ class SharedContent:
         self.database = database
         self.writers = ThreadPoolExecutor(_SECTORS, "put")
         self.room = threading.BoundedSemaphore(_SECTORS)
-        self._fetching = Fetching(_READS)
+        self._fetching = Fetching(objects, _READS)
         self._cache: TTLCache[Skylink, SkyfileObject] = TTLCache(
             _CACHE_SIZE, self.memory_time, getsizeof=_memory
         )
@@ -110,7 +110,7 @@ class SharedContent:
         return found
 
     def open_sectors(self, roots: tuple[bytes, ...]) -> OpenBytes:
-        return SectorReader(self.objects, self._fetching, roots)
+        return SectorReader(self._fetching, roots)
 
     def remove(self, skylink: Skylink, stored_before: float | None = None) -> bool:
         """Remove a skyfile that is not pinned. The sweeper removes its sectors."""
