@@ -1,5 +1,6 @@
 """Finds the command, imports its module, runs it, and turns errors into messages and exit codes."""
 
+import errno
 import importlib
 import os
 import sys
@@ -191,8 +192,8 @@ def _run() -> None:
     except SkymountError as error:
         _fail(str(error), _exit_code(error))
     except OSError as error:
-        what = f"{error.filename}: " if error.filename else ""
-        _fail(f"{what}{error.strerror or error}", EXIT_FAILED)
+        place = error.filename or ("standard output" if error.errno == errno.ENOSPC else "")
+        _fail(": ".join(filter(None, (place, error.strerror or str(error)))), EXIT_FAILED)
 
 
 def _refuse(error: click.UsageError) -> NoReturn:
