@@ -12,7 +12,7 @@ import trio
 
 from skymount.errors import ConfigError, StorageError
 from skymount.server.config import PortalConfig
-from skymount.server.http.framing import RequestReader
+from skymount.server.http.framing import StrictConnection
 from skymount.server.http_server import serve
 from skymount.wire import merkle
 from skymount.wire.skylink import SECTOR_SIZE
@@ -217,7 +217,7 @@ async def test_a_bug_ends_one_connection(
     async with _serving(config) as url, httpx.AsyncClient(base_url=url) as client:
         assert (await client.get("/svc/stats")).status_code == 200
         with monkeypatch.context() as patched:
-            patched.setattr(RequestReader, "next_head", fail)
+            patched.setattr(StrictConnection, "next_event", fail)
             async with httpx.AsyncClient() as other:
                 with pytest.raises(httpx.TransportError):
                     await other.get(url)
