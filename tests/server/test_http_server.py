@@ -12,12 +12,14 @@ import trio
 
 from skymount.errors import ConfigError, StorageError
 from skymount.server.config import PortalConfig
+from skymount.server.download import media_type
 from skymount.server.http.framing import StrictConnection
 from skymount.server.http_server import serve
 from skymount.wire import merkle
+from skymount.wire.http.multipart import PartHeader
 from skymount.wire.skylink import SECTOR_SIZE
 from tests.fakes.skyfiles import noise
-from tests.server.http_client import message_of
+from tests.server.http_client import FORM_TYPE, form, message_of
 from tests.server.storage.stored import IN_FILES, damage
 
 _RAW = {"Content-Type": "application/octet-stream"}
@@ -271,6 +273,35 @@ async def test_a_base_sector_that_is_cut_short(config: PortalConfig, size: int) 
             refused = await client.get(path)
             assert refused.status_code == 500
             assert answer["skylink"] in message_of(refused)
+
+
+async def test_a_type_is_guessed_once(
+    config: PortalConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bytes are not read for each range; each file of a directory has a type of its own."""
+    guesses: list[bytes] = []
+    sniff = media_type.sniff
+
+    def recorded(start: bytes) -> str:
+        guesses.append(start)
+        return sniff(start)
+
+    monkeypatch.setattr(media_type, "sniff", recorded)
+    pdf, text = b"%PDF-" + noise(IN_FILES), b"t" * IN_FILES
+    async with _serving(config) as url, httpx.AsyncClient(base_url=url) as client:
+        body = form(
+            (PartHeader("files[]", "a/pdf", ""), pdf), (PartHeader("files[]", "a/text", ""), text)
+        )
+        headers = {"Content-Type": FORM_TYPE}
+        answer = await client.post("/svc/skyfile?filename=site", content=body, headers=headers)
+        link = answer.json()["skylink"]
+        for wanted in ("0-8", "100-200", "9-"):
+            for name, kind in (("pdf", "application/pdf"), ("text", "text/plain; charset=utf-8")):
+                ranged = {"Range": f"bytes={wanted}"}
+                part = await client.get(f"/{link}/a/{name}", headers=ranged)
+                assert part.status_code == 206
+                assert part.headers["content-type"] == kind
+    assert sorted(guesses) == sorted([pdf[:512], text[:512]])
 
 
 async def test_a_file_of_another_length(
