@@ -47,6 +47,8 @@ _MODULES = {
 
 COMPLETION_VARIABLE = "_SKYMOUNT_COMPLETE"  # set by the scripts of `skymount completion`
 
+_SUMMARY_LIMIT = 200  # characters
+
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_NOT_FOUND = 3
@@ -120,7 +122,16 @@ class _LazyGroup(click.Group):
         module = importlib.import_module(f"skymount.cli.commands.{name}")
         found = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(found, click.Command)
-        return with_verbose(found)
+        return _with_whole_summary(with_verbose(found))
+
+
+def _with_whole_summary(command: click.Command) -> click.Command:
+    """Keep click from cutting off what completion says of a command."""
+    command.short_help = command.get_short_help_str(limit=_SUMMARY_LIMIT)
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            _with_whole_summary(each)
+    return command
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -180,7 +191,9 @@ def _arguments() -> list[str]:
 
 def _run() -> None:
     try:
-        cli.main(_arguments(), standalone_mode=False, complete_var=COMPLETION_VARIABLE)
+        arguments = _arguments()
+        name = "skymount" if arguments[:1] == [_MOUNT_HELPER] else None  # not that of the link
+        cli.main(arguments, name, complete_var=COMPLETION_VARIABLE, standalone_mode=False)
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
     except (click.Abort, KeyboardInterrupt):
