@@ -28,6 +28,7 @@ from tests.chaos.oracle import Posts
 from tests.chaos.schedule import Setting, Step
 from tests.mount.keys import held
 from tests.portal_process import portal_command, portal_environment
+from tests.ports import unused_port
 from tests.skymount_process import Sandbox, Watched, clear_mounts, read_status
 
 HOME = "home"
@@ -41,16 +42,16 @@ class Backend:
 
     def __init__(self, data: Path) -> None:
         self.data = data
-        self._process = self._started(0)
-        self.port = 0
+        self.port = unused_port()
+        self._process = self._started()
         self._wait()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def _started(self, port: int) -> "subprocess.Popen[str]":
-        address = ("--listen", f"127.0.0.1:{port}", "--data", str(self.data))
+    def _started(self) -> "subprocess.Popen[str]":
+        address = ("--listen", f"127.0.0.1:{self.port}", "--data", str(self.data))
         return subprocess.Popen(
             portal_command("serve", *address),
             stdin=subprocess.DEVNULL,
@@ -63,7 +64,6 @@ class Backend:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line.startswith("listening on http://"), f"the portal did not start: {line!r}"
-        self.port = int(line.rpartition(":")[2])
         self._process.stdout.close()
 
     def stop(self) -> None:
@@ -78,7 +78,7 @@ class Backend:
         if mode == "stopped":
             self._process.send_signal(signal.SIGCONT)
         else:
-            self._process = self._started(self.port)
+            self._process = self._started()
             self._wait()
 
 

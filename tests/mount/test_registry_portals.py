@@ -1,7 +1,6 @@
 """Registry writes of a mount with several portals, of which some are away (G19)."""
 
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from skymount.wire.registry_entry import hash_data_key
 from tests.mount.keys import HOME, Owner, until
 from tests.mount.scripted import ScriptedPortal, scripted_portal
 from tests.portal_process import PortalProcess, portal_process
+from tests.ports import unused_port
 from tests.skymount_process import Mount, Sandbox, run
 
 
@@ -43,16 +43,10 @@ class Portal:
         self.process.process.send_signal(number)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture
 def portals(tmp_path: Path) -> Iterator[list[Portal]]:
     with ExitStack() as running:
-        found = [Portal(tmp_path / f"portal-{n}", free_port(), running) for n in range(2)]
+        found = [Portal(tmp_path / f"portal-{n}", unused_port(), running) for n in range(2)]
         for each in found:
             each.start()
         yield found

@@ -113,6 +113,7 @@ def test_show_names_each_value_and_where_it_was_set(sandbox: Sandbox) -> None:
     assert found["memory_cache"] == ('"64 MiB"', "SKYMOUNT_MEMORY_CACHE")
     assert found["timeout"] == ("30.0", "default")
     assert found["headers"] == ("{}", "default")
+    assert found["metrics_listen"] == ('"off"', "default")
     assert rows(named.succeed("config", "show"))["verify"] == ('"available"', "default")
     assert tomllib.loads(shown)["memory_cache"] == "64 MiB"  # in the syntax of the file
 

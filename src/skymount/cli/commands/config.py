@@ -202,7 +202,7 @@ def _value(key: str, value: Any) -> object:
         return _MASK if value else ""
     if key == "headers":
         return dict.fromkeys(dict(value), _MASK)
-    if key == "disk_cache" and not value:
+    if key in ("disk_cache", "metrics_listen") and not value:
         return "off"
     if key in ("memory_cache", "tree_cache", "disk_cache"):
         return format_size(value)

@@ -24,11 +24,11 @@ def sector_name(root: bytes) -> str:
     return f"sectors/{root.hex()}"
 
 
-def without_padding(sector: bytes) -> bytes:
+def without_padding(sector: bytes | bytearray) -> bytes | bytearray:
     """Return what is stored of a sector. Zeros at its end do not change its Merkle root, so all
     sectors of one root are stored alike.
     """
-    return sector.rstrip(b"\0")
+    return sector if sector[-1:] != b"\0" else sector.rstrip(b"\0")
 
 
 class Fetching:
