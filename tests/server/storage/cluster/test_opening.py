@@ -162,8 +162,11 @@ def test_servers_that_do_not_answer(shared: Shared) -> None:
         ThreadPoolExecutor(3) as threads,
     ):
         try:
-            held_locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted"
-            eventually(lambda: shared.postgres.execute(shared.database, held_locks) != "0\n")
+            locks = (
+                "SELECT count(*) FROM pg_locks WHERE granted AND mode = 'AccessExclusiveLock'"
+                " AND relation = 'skymount_schema'::regclass"
+            )
+            eventually(lambda: shared.postgres.execute(shared.database, locks) == "1\n")
             store = threads.submit(refused, shared, "--s3-endpoint", f"http://{silent}")
             url = f"postgresql://skymount@{silent}/portals"
             database = threads.submit(refused, shared, "--database", url)

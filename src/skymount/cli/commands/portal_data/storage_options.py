@@ -29,8 +29,8 @@ _OPTIONS = (
         "--store",
         default="",
         metavar="URL",
-        help="The object store of content, s3://BUCKET/PREFIX, which portals may share; --data is "
-        "not used then.",
+        help="The object store of content, s3://BUCKET/PREFIX, which portals may share, in "
+        "place of --data.",
     ),
     click.option(
         "--s3-endpoint",
