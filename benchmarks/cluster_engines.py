@@ -13,6 +13,7 @@ from benchmarks import machine
 from benchmarks.portal_load import SMALL, Load, body_request, get_request, send_all, send_for
 from skymount.server.storage.cluster.database import Database
 from skymount.server.storage.cluster.entries import UPDATE
+from skymount.server.storage.cluster.migrations import Tables
 from skymount.wire.skylink import SECTOR_SIZE
 from tests.server.storage.cluster.servers import (
     BUCKET,
@@ -82,7 +83,7 @@ class Engines:
     def update_entries(self, work: Path, seconds: float, connections: int) -> Load:
         """Run the statement of the registry by PostgreSQL's own load program."""
         database = self.postgres.new_database()
-        with closing(Database.open(self.postgres.url(database))):
+        with closing(Database.open(self.postgres.url(database), Tables.UPDATE)):
             pass
         script = work / f"{database}.sql"
         script.write_text(_SCRIPT.format(" ".join(_statement().split())))

@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.portal_process import running_portal
 from tests.skymount_process import LIMIT, Sandbox, clear_mounts
 
 
@@ -39,6 +40,13 @@ def patient_http() -> None:
     limit = httpx.Timeout(LIMIT)
     for name in ("connect", "read", "write", "pool"):
         setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, name, getattr(limit, name))
+
+
+@pytest.fixture(scope="session")
+def portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a portal that the tests of a worker share; `server` and `portal` have others."""
+    with running_portal(tmp_path_factory.mktemp("portal")) as url:
+        yield url
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import unused_port
 from tests.skymount_process import end
 
 ROOT = Path(__file__).parent.parent
@@ -76,8 +77,7 @@ def cache_before(upstream: str | Sequence[str], root: Path) -> Iterator[str]:
 
 
 def _free_address() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return f"127.0.0.1:{taken.getsockname()[1]}"
+    return f"127.0.0.1:{unused_port()}"
 
 
 @contextmanager

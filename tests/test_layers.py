@@ -4,13 +4,11 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from skymount.cli import COMMANDS
-from tests.portal_process import running_portal
 
 ROOT = Path(__file__).resolve().parent.parent
 WEB_STACK = {"multipart", "python_multipart", "starlette"}
@@ -94,12 +92,6 @@ def test_umount_command_is_light():
     """`skymount umount` needs neither a portal nor an event loop."""
     found = loaded("mount", "from skymount.fs import mountpoint")
     assert not found & (HEAVY | {"pyfuse3", "httpx", "trio"})
-
-
-@pytest.fixture(scope="module")
-def portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_portal(tmp_path_factory.mktemp("portal")) as url:
-        yield url
 
 
 def loaded_by(home: Path, *arguments: str) -> set[str]:

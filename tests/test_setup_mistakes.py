@@ -261,6 +261,13 @@ MISTAKES = [
         prepare=environment(http_proxy=NOBODY),
     ),
     Mistake(
+        "proxy that is none for HTTP",
+        f"ls --portal http://portal.example {LINK}",
+        ("socks5://127.0.0.1", "not an HTTP proxy", "no_proxy"),
+        1,
+        prepare=environment(http_proxy="socks5://127.0.0.1:1"),
+    ),
+    Mistake(
         "no TLS where https was said", f"ls {LINK}", ("TLS", "http://"), 1, prepare=served("https")
     ),
     Mistake(
@@ -296,7 +303,7 @@ MISTAKES = [
     Mistake(
         "port that is taken",
         "portal serve --listen 127.0.0.1:$PORT",
-        ("$PORT", "in use"),
+        ("$PORT", "in use", "--listen HOST:PORT"),
         1,
         prepare=listening,
     ),
@@ -325,6 +332,7 @@ MISTAKES = [
         ("hom", "home"),
         config="[mounts.home]\nmountpoint = '~/sky'",
     ),
+    Mistake("no shell", "completion", ("Missing argument", "Choose from: bash, zsh, fish")),
     Mistake("shell that has no completion", "completion csh", ("csh", "bash")),
 ]
 

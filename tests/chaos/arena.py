@@ -26,7 +26,9 @@ from tests.chaos.fault_proxy import FaultProxies, ProxyConfig, fault_proxies
 from tests.chaos.faults import PROCESS
 from tests.chaos.oracle import Posts
 from tests.chaos.schedule import Setting, Step
+from tests.mount.keys import held
 from tests.portal_process import portal_command, portal_environment
+from tests.ports import unused_port
 from tests.skymount_process import Sandbox, Watched, clear_mounts, read_status
 
 HOME = "home"
@@ -40,16 +42,16 @@ class Backend:
 
     def __init__(self, data: Path) -> None:
         self.data = data
-        self._process = self._started(0)
-        self.port = 0
+        self.port = unused_port()
+        self._process = self._started()
         self._wait()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def _started(self, port: int) -> "subprocess.Popen[str]":
-        address = ("--listen", f"127.0.0.1:{port}", "--data", str(self.data))
+    def _started(self) -> "subprocess.Popen[str]":
+        address = ("--listen", f"127.0.0.1:{self.port}", "--data", str(self.data))
         return subprocess.Popen(
             portal_command("serve", *address),
             stdin=subprocess.DEVNULL,
@@ -62,7 +64,6 @@ class Backend:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line.startswith("listening on http://"), f"the portal did not start: {line!r}"
-        self.port = int(line.rpartition(":")[2])
         self._process.stdout.close()
 
     def stop(self) -> None:
@@ -77,7 +78,7 @@ class Backend:
         if mode == "stopped":
             self._process.send_signal(signal.SIGCONT)
         else:
-            self._process = self._started(self.port)
+            self._process = self._started()
             self._wait()
 
 
@@ -288,15 +289,7 @@ class Arena:
 
     def held(self, backend: Backend, data_key: str) -> SignedEntry | None:
         """Return the entry that a portal has, asked directly."""
-        tweak = hash_data_key(data_key)
-        question = {"publickey": f"ed25519:{self.pair.public_hex}", "datakey": tweak.hex()}
-        answer = httpx.get(
-            f"{backend.url}/svc/registry", params=question, headers=_AGENT, timeout=30
-        )
-        if answer.status_code == 404:
-            return None
-        assert answer.status_code == 200, answer.text
-        return SignedEntry.parse_answer(answer.content, self.pair.public_key, tweak).verify()
+        return held(backend.url, self.pair, data_key)
 
     def has_content(self, backend: Backend, skylink: str) -> bool:
         """Whether a portal has such content, asked directly."""

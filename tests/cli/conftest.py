@@ -5,14 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.fakes.portal import FakePortal, in_thread
-from tests.portal_process import PortalProcess, portal_process, running_portal
+from tests.portal_process import PortalProcess, portal_process
 from tests.skymount_process import Sandbox
-
-
-@pytest.fixture(scope="session")
-def portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_portal(tmp_path_factory.mktemp("portal")) as url:
-        yield url
 
 
 @pytest.fixture(scope="module")

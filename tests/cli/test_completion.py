@@ -3,10 +3,14 @@
 from pathlib import Path
 
 import click
+import pytest
+from click.shell_completion import ShellComplete
 
 from skymount.cli import cli
 from tests.cli.helpers import leaves
 from tests.skymount_process import Sandbox
+
+GROUPS = sorted({name.rpartition(" ")[0] for name, _ in leaves(cli)} - {""})
 
 NOTHING_TO_OFFER = {
     "data",
@@ -31,6 +35,14 @@ def complete(sandbox: Sandbox, line: str, word: str = "") -> list[str]:
     done = told.skymount()
     assert (done.returncode, done.stderr) == (0, "")
     return list(filter(None, done.stdout.split("\n")))
+
+
+@pytest.mark.parametrize("group", ["", *GROUPS])
+def test_what_a_command_does_is_not_cut_off(group: str) -> None:
+    offered = ShellComplete(cli, {}, "skymount", "X").get_completions(group.split(), "")
+    assert len(offered) > 1
+    assert [each.help for each in offered if str(each.help)[-1] != "."] == []
+    assert [each.help for each in offered if str(each.help).endswith("...")] == []
 
 
 def test_commands(sandbox: Sandbox) -> None:

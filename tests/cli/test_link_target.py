@@ -248,6 +248,15 @@ def test_what_is_no_link_gets_advice(text: str, advice: str) -> None:
     assert str(caught.value).endswith(f"; {advice}")
 
 
+@pytest.mark.mount
+@pytest.mark.parametrize("path", [".", "skylinks", ".skymount/version", "registry"])
+def test_what_is_no_link_inside_a_mount(sandbox: Sandbox, portal: str, path: str) -> None:
+    """Nothing is to be uploaded there."""
+    with sandbox.mounted("--portal", portal) as mount:
+        said = sandbox.fail("ls", mount.path / path, "--portal", portal, code=2)
+    assert said.endswith(f"; in the mount {mount.path} a LINK is below skylinks or hns")
+
+
 def test_a_domain_as_a_mount_spells_it() -> None:
     found = ParsedLink.parse("hns/Example/a%20b")
     assert (found.root, found.path) == ("example", b"a b")

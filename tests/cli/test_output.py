@@ -48,7 +48,7 @@ def test_a_full_disk_is_no_traceback(sandbox: Sandbox) -> None:
         "parse", LINK,
     )  # fmt: skip
     assert done.returncode
-    assert done.stderr.startswith("skymount: No space left on device\n")
+    assert done.stderr.startswith("skymount: standard output: No space left on device\n")
     assert "Traceback" not in done.stderr
 
 

@@ -1,6 +1,5 @@
 """What `skymount registry retry` sends to portals that lack something (G19, W4)."""
 
-import socket
 from contextlib import closing
 from pathlib import Path
 
@@ -13,15 +12,9 @@ from skymount.portal.ledger.owed_entry import Debt
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import Entry, hash_data_key
 from tests.portal_process import running_portal
+from tests.ports import unused_port
 from tests.server.registry_entries import put
 from tests.skymount_process import Sandbox
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @pytest.fixture
@@ -33,7 +26,7 @@ def test_content_goes_with_the_entry(
     box: Sandbox, portal: str, pair: SigningKeyPair, tmp_path: Path
 ) -> None:
     """A portal that was away gets the files too, under the same skylink."""
-    port = free_port()
+    port = unused_port()
     away = f"http://127.0.0.1:{port}"
     both = box.with_env(SKYMOUNT_PORTALS=f"{portal} {away}")
     page = tmp_path / "page.html"

@@ -42,6 +42,11 @@ def test_portals() -> None:
     assert "http://e.example  not asked yet" in text
 
 
+def test_portals_line_up() -> None:
+    text = shown(portal_health=[health(url="http://short"), health(url="http://much.longer")])
+    assert "portals       http://short        works" in text
+
+
 def test_requests_and_failures() -> None:
     """E2, E3: the oldest request, and the last failures, the latest first."""
     failure = {"operation": "read", "path": "skylinks/x", "errno": "EIO", "reason": "overloaded"}

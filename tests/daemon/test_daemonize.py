@@ -20,11 +20,11 @@ from skymount.errors import MountError
 mountpoint, url, log = sys.argv[1:]
 config = Config(mountpoint=mountpoint, portals=(url,), disk_cache=0)
 try:
-    warnings = run_in_background(config, lambda: {log_to})
+    said = run_in_background(config, lambda: {log_to})
 except MountError as error:
     print("MountError:", error)
 else:
-    print("warnings:", warnings)
+    print("portals:", said.portals, "warnings:", said.warnings)
 """
 _TO_FILE = 'log_to(log, "info")'
 _NOBODY = "http://127.0.0.1:9"
@@ -65,7 +65,7 @@ def test_ready(sandbox: Sandbox) -> None:
     try:
         with in_thread(FakePortal()) as portal:
             done = start(sandbox, mountpoint, portal.url)
-            assert done.stdout.startswith("warnings: []\n")
+            assert done.stdout.startswith(f"portals: {portal.url} warnings: []\n")
             pid = read_status(mountpoint)["pid"]
             assert os.getsid(pid) == pid
             assert os.readlink(f"/proc/{pid}/cwd") == "/"
@@ -86,7 +86,7 @@ def test_warnings(sandbox: Sandbox) -> None:
             f"{_NOBODY} does not answer yet: all attempts to connect to {_NOBODY[7:]} failed; "
             "is it running, and is the port right?; the tree works once it does"
         )
-        assert done.stdout.startswith(f"warnings: [{warning!r}]\n")
+        assert done.stdout.startswith(f"portals: {_NOBODY} warnings: [{warning!r}]\n")
         assert read_status(mountpoint)["portals"] == [_NOBODY]
         sandbox.succeed("umount", mountpoint)
     finally:

@@ -25,7 +25,7 @@ def tell(*words):
     print(*words, flush=True)
 
 config = Config(mountpoint=sys.argv[1], portals=(sys.argv[2],), disk_cache=1 << 20)
-run(config, Report(ready=lambda: tell("ready"), warning=lambda text: tell("warning:", text)))
+run(config, Report(lambda portals: tell("ready"), lambda text: tell("warning:", text)))
 tell("ended")
 """
 
@@ -33,7 +33,7 @@ tell("ended")
 def test_mount_point_that_is_not_there(tmp_path: Path) -> None:
     """M2: nothing is started, and nobody is told that it is ready."""
     told: list[str] = []
-    report = Report(ready=lambda: told.append("ready"), warning=told.append)
+    report = Report(ready=told.append, warning=told.append)
     with pytest.raises(MountError, match="no such directory"):
         run(Config(mountpoint=str(tmp_path / "absent")), report)
     assert told == []

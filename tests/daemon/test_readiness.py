@@ -22,7 +22,7 @@ def no_reads() -> WaitingReads:
 async def announced(mountpoint: Path, *urls: str) -> list[str]:
     """Announce a mount of these portals; return what the starting process is told."""
     told: list[str] = []
-    report = Report(ready=lambda: told.append("ready"), warning=told.append)
+    report = Report(ready=lambda portals: told.append(f"ready: {portals}"), warning=told.append)
     config = Config(mountpoint=str(mountpoint), portals=urls, read_ahead=False)
     reads = no_reads()
     await announce(config, report, EmbeddedPortal(), reads)
@@ -42,7 +42,7 @@ async def test_ready(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """M3: where the portals answer nothing is warned of; the log has their addresses."""
     caplog.set_level(logging.INFO)
     async with running(FakePortal()) as portal:
-        assert await announced(tmp_path, portal.url) == ["ready"]
+        assert await announced(tmp_path, portal.url) == [f"ready: {portal.url}"]
     assert f"{tmp_path}: mounted, portals: {portal.url}" in caplog.text
 
 
@@ -55,17 +55,37 @@ async def test_portals_that_do_not_answer(tmp_path: Path, nobody: str) -> None:
     assert await announced(tmp_path, nobody, f"{nobody}/base") == [
         f"{nobody} {text}",
         f"{nobody}/base {text}",
-        "ready",
+        f"ready: {nobody} {nobody}/base",
     ]
     async with running(FakePortal()) as portal:
         told = await announced(tmp_path, portal.url, nobody)
-        assert told == [f"{nobody} {text}", "ready"]
+        assert told == [f"{nobody} {text}", f"ready: {portal.url} {nobody}"]
+
+
+async def test_embedded_portal_is_named(tmp_path: Path, nobody: str) -> None:
+    """M3: with its own address, which need not be the default one, and as this mount's."""
+    embedded = EmbeddedPortal(nobody)
+    config = Config(mountpoint=str(tmp_path), default_portal=nobody, read_ahead=False)
+    told: list[str] = []
+    with trio.CancelScope() as scope:
+
+        def ready(portals: str) -> None:
+            told.append(portals)
+            scope.cancel()
+
+        report = Report(ready=ready, warning=lambda text: None)
+        embedded.start()
+        try:
+            await announce(config, report, embedded, no_reads())
+        finally:
+            embedded.stop()
+    assert told == [f"{nobody}, which runs with this mount"]
 
 
 async def test_mount_point_that_is_gone(tmp_path: Path) -> None:
     """Nothing is announced of what does not answer."""
     told: list[str] = []
-    report = Report(ready=lambda: told.append("ready"), warning=lambda text: None)
+    report = Report(ready=told.append, warning=lambda text: None)
     config = Config(mountpoint=str(tmp_path / "gone"), portals=("http://127.0.0.1:9",))
     with pytest.raises(FileNotFoundError):
         await announce(config, report, EmbeddedPortal(), no_reads())

@@ -5,7 +5,7 @@ as a test says, by trio's clock.
 import math
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from skymount.errors import NotFoundError
 from skymount.fs.dispatcher import FileSystem
 from skymount.fs.inode_space import ROOT, InodeSpace, first_tree_number
 from skymount.fs.skylinks.directory import SkylinksDirectory
-from skymount.fs.skylinks.mounted_name import MountedName
+from skymount.fs.skylinks.mounted_name import MountedName, TreeVersion
 from skymount.fs.skylinks.name_freshness import NameFreshness
 from skymount.fs.skylinks.name_loader import NameLoader
 from skymount.fs.skylinks.name_parsing import parse_domain_name, parse_skylink_name
@@ -355,3 +355,12 @@ async def crowd_out(mount: InMemoryMount) -> None:
     """Look at so many other skylinks that all trees that may be evicted are."""
     for number in range(10):
         await lookup(mount, "skylinks", str(mount.reader.add({"other": b"%d" % number})))
+
+
+def kept(table: NameTable, *versions: TreeVersion) -> list[TreeVersion]:
+    """Return the versions that the table still knows."""
+    found = []
+    for version in versions:
+        with suppress(OSError):
+            found.append(table.node_of(version.inode())[0])
+    return found

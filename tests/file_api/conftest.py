@@ -9,7 +9,6 @@ import pytest
 from skymount.file_api.sessions import SESSIONS
 from tests.fakes.portal import FakePortal, in_thread
 from tests.fakes.skyfiles import FakeSkyfile, of_files
-from tests.portal_process import running_portal
 
 FILES = {
     "a.csv": b"x,y\n1,2\n3,4\n",
@@ -43,13 +42,6 @@ def site(fake: FakePortal) -> FakeSkyfile:
     found = of_files(FILES)
     fake.add(found)
     return found
-
-
-@pytest.fixture(scope="session")
-def portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a real portal."""
-    with running_portal(tmp_path_factory.mktemp("portal")) as url:
-        yield url
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import h11
 import trio
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message
@@ -30,7 +29,6 @@ from skymount.server.http.access_rules import AccessRules
 from skymount.server.http.basic_auth import has_password
 from skymount.server.http.caching import is_unchanged
 from skymount.server.http.cors import page_origin, parse_origin
-from skymount.server.http.framing import RequestHead, RequestReader
 from skymount.server.http.host_header import RequestHost, parse_name
 from skymount.server.http.query_params import boolean, decode_path, number, parse_query
 from skymount.server.http_error import HttpError
@@ -168,76 +166,6 @@ def form_body(data: bytes) -> None:
         for path in metadata.subfiles:
             assert not path.startswith("/")
             assert not {"", ".", ".."} & set(path.split("/"))
-
-
-_GET = b"GET /a?b=c HTTP/1.1\r\nHost: localhost\r\n\r\n"
-_POST = b"POST / HTTP/1.1\r\nHost: a\r\n"
-_REQUEST_LIMIT = 64 << 10
-
-
-@target(
-    b"\x02\x05" + _GET + _GET,
-    b"\x01\x00" + _POST + b"Content-Length: 5\r\n\r\nhello" + _GET,
-    b"\x00\x03"
-    + _POST
-    + b"Transfer-Encoding: chunked\r\n\r\n5;a=b\r\nhello\r\n0\r\nA: b\r\n\r\n"
-    + _GET,
-    tokens=(
-        *(
-            b"\r\n",
-            b"\n",
-            b"\r",
-            b"\r\n\r\n",
-            b" ",
-            b"\t",
-            b":",
-            b";",
-            b",",
-            b"\0",
-            b"\x0b",
-            b"\x80",
-        ),
-        *(b"Content-Length: ", b"Transfer-Encoding: ", b"chunked", b"Host: a\r\n", b"HTTP/1.0"),
-        *(b"0\r\n\r\n", b"5\r\nhello\r\n", b"A: b\r\n", b"Connection: close\r\n", b"x" * 70_000),
-    ),
-)
-def request_bytes(data: bytes) -> None:
-    """A request ends at the same byte however it comes, and h11 agrees with what is accepted."""
-    steps, stream = data[:2], data[2:]
-    found = _first_request([stream])
-    assert _first_request(pieces(stream, steps)) == found
-    if found is None:
-        return
-    head, body, end = found
-    other = h11.Connection(h11.SERVER, max_incomplete_event_size=2 * _REQUEST_LIMIT)
-    other.receive_data(stream)
-    request, content = other.next_event(), b""
-    assert isinstance(request, h11.Request)
-    while isinstance(event := other.next_event(), h11.Data):
-        content += event.data
-    assert isinstance(event, h11.EndOfMessage)
-    assert len(other.trailing_data[0]) == len(stream) - end
-    assert (request.method, request.target, content) == (head.method, head.target, body)
-    assert {(name, value.lower()) for name, value in request.headers} == {
-        (name, value.lower()) for name, value in head.headers
-    }
-
-
-def _first_request(received: list[bytes]) -> tuple[RequestHead, bytes, int] | None:
-    """Return the first request of a connection, its body, and where it ends; None without one."""
-    reader, head, body, size = RequestReader(_REQUEST_LIMIT), None, b"", 0
-    for piece in received:
-        size += len(piece)
-        reader.receive(piece)
-        try:
-            head = head or reader.next_head()
-            while head is not None and (content := reader.next_piece()) is not None:
-                body += content
-                if not reader.has_body:
-                    return head, body, size - reader.ahead
-        except HttpError:
-            return None
-    return None
 
 
 @target(

@@ -10,7 +10,6 @@ from tests.mount.keys import Owner
 from tests.mount.namespaces import Namespace, new_namespace
 from tests.mount.proxy import Proxy, proxy_to
 from tests.mount.site import Site, make_source
-from tests.portal_process import running_portal
 from tests.skymount_process import Sandbox, output
 
 
@@ -21,13 +20,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if str(item.path).startswith(here):
             for mark in NEEDS_MOUNTS:
                 item.add_marker(mark)
-
-
-@pytest.fixture(scope="session")
-def portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a portal that all tests share."""
-    with running_portal(tmp_path_factory.mktemp("portal")) as url:
-        yield url
 
 
 @pytest.fixture(scope="session")

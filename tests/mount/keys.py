@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -71,13 +71,7 @@ class Owner:
         return Entry(hash_data_key(name), data, revision).sign(self.pair.private_key)
 
     def held(self, name: str) -> SignedEntry | None:
-        tweak = hash_data_key(name)
-        question = {"publickey": f"ed25519:{self.pair.public_hex}", "datakey": tweak.hex()}
-        answer = httpx.get(f"{self.portal}/svc/registry", params=question, headers=_AGENT)
-        if answer.status_code == 404:
-            return None
-        assert answer.status_code == 200, answer.text
-        return SignedEntry.parse_answer(answer.content, self.pair.public_key, tweak).verify()
+        return held(self.portal, self.pair, name)
 
     def data(self, name: str) -> bytes | None:
         """Return the content that the portal has; None when the entry is absent or deleted."""
@@ -95,11 +89,22 @@ class Owner:
             put(client, self.signed(name, data, self.revision(name) + 1))
 
     def pending(self) -> list[PendingWrite]:
-        ledger = Ledger.open(self.sandbox.root / "state/skymount/ledger.sqlite3")
-        try:
+        with self.ledger() as ledger:
             return ledger.pending()
-        finally:
-            ledger.close()
+
+    def ledger(self) -> closing[Ledger]:
+        return closing(Ledger.open(self.sandbox.root / "state/skymount/ledger.sqlite3"))
+
+
+def held(portal: str, pair: SigningKeyPair, name: str) -> SignedEntry | None:
+    """Return the entry that a portal has, asked directly."""
+    tweak = hash_data_key(name)
+    question = {"publickey": f"ed25519:{pair.public_hex}", "datakey": tweak.hex()}
+    answer = httpx.get(f"{portal}/svc/registry", params=question, headers=_AGENT, timeout=30)
+    if answer.status_code == 404:
+        return None
+    assert answer.status_code == 200, answer.text
+    return SignedEntry.parse_answer(answer.content, pair.public_key, tweak).verify()
 
 
 def files(mount: Mount) -> Path:

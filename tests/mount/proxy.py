@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 
+from tests.ports import unused_port
+
 _REQUEST = re.compile(rb"(?:GET|HEAD|POST|PUT|OPTIONS) (/\S*) HTTP/1\.[01]\r\n")
 _PIECE = 1 << 16
 
@@ -23,7 +25,7 @@ class Proxy:
         self._upstream = (parts.hostname, parts.port)
         self._listener = socket.socket()
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._listener.bind(("127.0.0.1", port))
+        self._listener.bind(("127.0.0.1", port or unused_port()))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.requests: list[str] = []
         """The targets of the requests so far, without the one that a new mount sends (M3)."""

@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 from skymount.errors import MalformedError, RevisionError
 from skymount.wire.registry_entry import SignedEntry, check_update, parse_public_key, parse_tweak
 from tests.fakes.entries import Key, forged
+from tests.ports import unused_port
 from tests.skymount_process import LIMIT
 
 _DELAYS = {"slow": 0.03, "late": 4.0}  # seconds, by fault
@@ -68,7 +69,7 @@ class ScriptedPortal:
         self.gate_before: Gate | None = None
         self.gate_after: Gate | None = None
         """Where the next request is held before it is handled, or before it is answered."""
-        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server = _Server(("127.0.0.1", unused_port()), _Handler)
         self._server.portal = self
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))

@@ -64,6 +64,19 @@ def test_a_read_that_fails(sandbox: Sandbox, fake: FakePortal) -> None:
     assert SECRET not in everything + sandbox.log.read_text()
 
 
+def test_a_name_that_cannot_be_looked_up(sandbox: Sandbox, fake: FakePortal) -> None:
+    """A5: it has no attributes, so its directory has the error, until a listing of it succeeds."""
+    with sandbox.mounted("--portal", fake.url) as mount:
+        directory = mount.path / "hns"
+        fake.fault(status(401, "log in first"))
+        assert "Permission denied" in run(["stat", directory / "example"]).stderr
+        text = xattrs(directory)[LAST_ERROR]
+        assert ": hns/example: lookup failed after " in text
+        assert "log in first" in text
+        output(["ls", directory])
+        assert LAST_ERROR not in xattrs(directory)
+
+
 WRITE = """
 import os, sys
 descriptor = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

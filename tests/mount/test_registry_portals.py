@@ -1,7 +1,6 @@
 """Registry writes of a mount with several portals, of which some are away (G19)."""
 
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -9,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.owed_entry import OwedEntry
 from skymount.wire.registry_entry import hash_data_key
 from tests.mount.keys import HOME, Owner, until
 from tests.mount.scripted import ScriptedPortal, scripted_portal
 from tests.portal_process import PortalProcess, portal_process
+from tests.ports import unused_port
 from tests.skymount_process import Mount, Sandbox, run
 
 
@@ -44,16 +43,10 @@ class Portal:
         self.process.process.send_signal(number)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture
 def portals(tmp_path: Path) -> Iterator[list[Portal]]:
     with ExitStack() as running:
-        found = [Portal(tmp_path / f"portal-{n}", free_port(), running) for n in range(2)]
+        found = [Portal(tmp_path / f"portal-{n}", unused_port(), running) for n in range(2)]
         for each in found:
             each.start()
         yield found
@@ -77,11 +70,8 @@ def at(owner: Owner, portal: Portal, name: str = "x") -> bytes | None:
 
 
 def owed(owner: Owner) -> list[OwedEntry]:
-    ledger = Ledger.open(owner.sandbox.root / "state/skymount/ledger.sqlite3")
-    try:
+    with owner.ledger() as ledger:
         return ledger.owed()
-    finally:
-        ledger.close()
 
 
 @pytest.mark.parametrize("then", ["goes on", "mounted again", "killed"])
@@ -187,8 +177,9 @@ def test_debts_are_shown_sent_and_dropped(sandbox: Sandbox, portals: list[Portal
         assert write(files, "other", "y")
         warned = sandbox.skymount("umount", mount.path).stderr
         assert f"{two.url} 2" in warned
-    _, reason, *lines = sandbox.succeed("registry", "pending").splitlines()
+    _, reason, *others = sandbox.succeed("registry", "pending").splitlines()
     assert reason.startswith(f"owed to {two.url}: ")
+    lines = [line for line in others if "  home/" in line]  # reasons may differ, and be between
     assert len(lines) == 2
     assert lines[0].endswith('  home/x  0         "text"')
     numbers = [line.split()[0] for line in lines]

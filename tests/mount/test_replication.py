@@ -8,6 +8,7 @@ import httpx
 from skymount.wire.registry_entry import hash_data_key
 from tests.mount.keys import HOME, Owner, until
 from tests.portal_process import portal_process
+from tests.ports import unused_port
 from tests.skymount_process import Sandbox, output
 
 
@@ -16,8 +17,9 @@ def test_a_portal_that_was_away_gets_documents_and_what_was_published(
 ) -> None:
     """W4, W5: both, with their content. Then the other portal may end."""
     with portal_process(tmp_path / "first") as first:
-        with portal_process(tmp_path / "second") as second:
-            url, port = second.url, second.url.rpartition(":")[2]
+        listen = ("--listen", f"127.0.0.1:{unused_port()}")
+        with portal_process(tmp_path / "second", *listen) as second:
+            url = second.url
             owner = Owner.make(sandbox, first.url)
             doc = sandbox.root / "doc.json"
             doc.write_text('{"a": 0}')
@@ -32,7 +34,7 @@ def test_a_portal_that_was_away_gets_documents_and_what_was_published(
             done = sandbox.skymount("publish", *both, site, "--key", HOME, "--as", "site")
             assert done.returncode == 0, done.stderr
             link = done.stdout.rstrip()
-            with portal_process(tmp_path / "second", "--listen", f"127.0.0.1:{port}") as again:
+            with portal_process(tmp_path / "second", *listen) as again:
                 until(
                     lambda: _has(again.url, owner, "doc", 1) and _has(again.url, owner, "site", 0)
                 )

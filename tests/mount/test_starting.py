@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.helpers import on_terminal
 from tests.mount.namespaces import NOBODY, Namespace
 from tests.mount.proxy import proxy_to
 from tests.mount.site import BIG, Site
@@ -31,6 +32,16 @@ def test_the_tree_answers_when_the_command_returns(sandbox: Sandbox, site: Site)
     finally:
         sandbox.skymount("umount", mountpoint)
     assert mounts_at(mountpoint) == []
+
+
+def test_a_line_for_people(sandbox: Sandbox, portal: str) -> None:
+    """M1: on a terminal, where it is mounted, the portals, and the log."""
+    mountpoint, log = sandbox.directory(), sandbox.root / "log"
+    try:
+        said = on_terminal(sandbox, "mount", mountpoint, "--portal", portal, "--log-file", log)
+        assert said == ("", f"mounted at {mountpoint}; portal: {portal}; log: {log}\r\n")
+    finally:
+        sandbox.skymount("umount", mountpoint)
 
 
 def test_the_command_keeps_no_descriptor_open(sandbox: Sandbox, portal: str) -> None:

@@ -47,7 +47,7 @@ import logging, sys
 
 logging.basicConfig(level=logging.INFO)
 config = Config(mountpoint=sys.argv[1], portals=(sys.argv[2],), timeout=300)
-run(config, Report(ready=lambda: None, warning=lambda text: None), stop_grace=100)
+run(config, Report(ready=lambda portals: None, warning=lambda text: None), stop_grace=100)
 """
 
 HOLD = "import sys; file = open(sys.argv[1], 'rb'); print(flush=True); sys.stdin.read()"

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -50,12 +49,6 @@ def sdk(url: str, *calls: tuple[Any, ...], cwd: Path | None = None, **options: s
     results = json.loads(done.stdout)
     assert isinstance(results, list)
     return results
-
-
-@pytest.fixture(scope="module")
-def portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_portal(tmp_path_factory.mktemp("portal")) as url:
-        yield url
 
 
 @pytest.fixture

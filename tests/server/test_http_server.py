@@ -12,11 +12,15 @@ import trio
 
 from skymount.errors import ConfigError, StorageError
 from skymount.server.config import PortalConfig
-from skymount.server.http.framing import RequestReader
+from skymount.server.download import media_type
+from skymount.server.http.framing import StrictConnection
 from skymount.server.http_server import serve
+from skymount.wire import merkle
+from skymount.wire.http.multipart import PartHeader
 from skymount.wire.skylink import SECTOR_SIZE
-from tests.server.http_client import message_of
-from tests.server.storage.stored import damage
+from tests.fakes.skyfiles import noise
+from tests.server.http_client import FORM_TYPE, form, message_of
+from tests.server.storage.stored import IN_FILES, damage
 
 _RAW = {"Content-Type": "application/octet-stream"}
 
@@ -215,7 +219,7 @@ async def test_a_bug_ends_one_connection(
     async with _serving(config) as url, httpx.AsyncClient(base_url=url) as client:
         assert (await client.get("/svc/stats")).status_code == 200
         with monkeypatch.context() as patched:
-            patched.setattr(RequestReader, "next_head", fail)
+            patched.setattr(StrictConnection, "next_event", fail)
             async with httpx.AsyncClient() as other:
                 with pytest.raises(httpx.TransportError):
                     await other.get(url)
@@ -253,6 +257,71 @@ async def test_damage_in_the_middle_of_a_body(
     (logged,) = caplog.records
     assert "shorter than recorded" in logged.getMessage()
     assert logged.exc_info is None
+
+
+@pytest.mark.parametrize("size", [200, IN_FILES])
+async def test_a_base_sector_that_is_cut_short(config: PortalConfig, size: int) -> None:
+    """It is not sent with zeros in place of what is missing."""
+    async with _serving(config) as url, httpx.AsyncClient(base_url=url) as client:
+        content = bytes(size - 1) + b"x"
+        answer = (
+            await client.post("/svc/skyfile?filename=a", content=content, headers=_RAW)
+        ).json()
+        damage(config.data, answer["skylink"], lambda base: base[:-1])
+        root = f"/svc/root?root={answer['merkleroot']}&offset=0&length=4096"
+        for path in (f"/{answer['skylink']}", f"/svc/basesector/{answer['skylink']}", root):
+            refused = await client.get(path)
+            assert refused.status_code == 500
+            assert answer["skylink"] in message_of(refused)
+
+
+async def test_a_type_is_guessed_once(
+    config: PortalConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bytes are not read for each range; each file of a directory has a type of its own."""
+    guesses: list[bytes] = []
+    sniff = media_type.sniff
+
+    def recorded(start: bytes) -> str:
+        guesses.append(start)
+        return sniff(start)
+
+    monkeypatch.setattr(media_type, "sniff", recorded)
+    pdf, text = b"%PDF-" + noise(IN_FILES), b"t" * IN_FILES
+    async with _serving(config) as url, httpx.AsyncClient(base_url=url) as client:
+        body = form(
+            (PartHeader("files[]", "a/pdf", ""), pdf), (PartHeader("files[]", "a/text", ""), text)
+        )
+        headers = {"Content-Type": FORM_TYPE}
+        answer = await client.post("/svc/skyfile?filename=site", content=body, headers=headers)
+        link = answer.json()["skylink"]
+        for wanted in ("0-8", "100-200", "9-"):
+            for name, kind in (("pdf", "application/pdf"), ("text", "text/plain; charset=utf-8")):
+                ranged = {"Range": f"bytes={wanted}"}
+                part = await client.get(f"/{link}/a/{name}", headers=ranged)
+                assert part.status_code == 206
+                assert part.headers["content-type"] == kind
+    assert sorted(guesses) == sorted([pdf[:512], text[:512]])
+
+
+async def test_a_file_of_another_length(
+    config: PortalConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bytes beyond the recorded length are not sent. Without the first ones the answer is 500."""
+    async with _serving(config) as url, httpx.AsyncClient(base_url=url) as client:
+        content = noise(SECTOR_SIZE + 5)
+        answer = await client.post("/svc/skyfile?filename=a", content=content, headers=_RAW)
+        link = answer.json()["skylink"]
+        (payload,) = config.data.glob(f"v1/skyfiles/*/{link}/payload")
+        payload.write_bytes(content + b"more")
+        assert (await client.get(f"/{link}")).content == content
+        payload.write_bytes(content[:-5])
+        refused = await client.get(f"/{link}", headers={"Range": "bytes=-5"})
+        assert refused.status_code == 500
+        assert f"{link}/payload is damaged: shorter than recorded" in message_of(refused)
+        root = {"root": merkle.sector_root(content[-5:]).hex(), "offset": "0", "length": "9"}
+        assert (await client.get("/svc/root", params=root)).status_code == 500
+    assert len(caplog.records) == 2
 
 
 async def test_errors_at_the_start_are_ours(config: PortalConfig) -> None:

@@ -47,6 +47,21 @@ def test_what_cannot_be_replaced_stays(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["taken"]
 
 
+def test_a_file_that_cannot_be_written_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names it."""
+
+    def full(file: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        atomic_file.create(tmp_path / "file", b"content")
+    assert caught.value.filename == str(tmp_path / "file")
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_a_new_file_replaces_none(tmp_path: Path) -> None:
     """Whoever wants that uses `replace`."""
     atomic_file.create(tmp_path / "file", b"content")

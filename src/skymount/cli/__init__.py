@@ -1,5 +1,6 @@
 """Finds the command, imports its module, runs it, and turns errors into messages and exit codes."""
 
+import errno
 import importlib
 import os
 import sys
@@ -23,10 +24,7 @@ COMMANDS = (
     *("mount", "umount", "status", "doctor", "upload", "publish"),
     *("download", "pin", "ls", "cat", "metadata", "hns"),
     *("registry", "db", "key", "skykey", "skylink", "cache", "config", "portal"),
-    *(
-        "service",
-        "completion",
-    ),
+    *("service", "completion"),
 )
 
 _MOUNT_HELPER = "mount-helper"  # hidden: programs call it
@@ -48,6 +46,8 @@ _MODULES = {
 }
 
 COMPLETION_VARIABLE = "_SKYMOUNT_COMPLETE"  # set by the scripts of `skymount completion`
+
+_SUMMARY_LIMIT = 200  # characters
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -122,7 +122,16 @@ class _LazyGroup(click.Group):
         module = importlib.import_module(f"skymount.cli.commands.{name}")
         found = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(found, click.Command)
-        return with_verbose(found)
+        return _with_whole_summary(with_verbose(found))
+
+
+def _with_whole_summary(command: click.Command) -> click.Command:
+    """Keep click from cutting off what completion says of a command."""
+    command.short_help = command.get_short_help_str(limit=_SUMMARY_LIMIT)
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            _with_whole_summary(each)
+    return command
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -182,7 +191,9 @@ def _arguments() -> list[str]:
 
 def _run() -> None:
     try:
-        cli.main(_arguments(), standalone_mode=False, complete_var=COMPLETION_VARIABLE)
+        arguments = _arguments()
+        name = "skymount" if arguments[:1] == [_MOUNT_HELPER] else None  # not that of the link
+        cli.main(arguments, name, complete_var=COMPLETION_VARIABLE, standalone_mode=False)
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
     except (click.Abort, KeyboardInterrupt):
@@ -194,13 +205,13 @@ def _run() -> None:
     except SkymountError as error:
         _fail(str(error), _exit_code(error))
     except OSError as error:
-        what = f"{error.filename}: " if error.filename else ""
-        _fail(f"{what}{error.strerror or error}", EXIT_FAILED)
+        place = error.filename or ("standard output" if error.errno == errno.ENOSPC else "")
+        _fail(": ".join(filter(None, (place, error.strerror or str(error)))), EXIT_FAILED)
 
 
 def _refuse(error: click.UsageError) -> NoReturn:
     text = error.format_message()
-    if "\n" in text:  # a group without a command: this is its whole help
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):  # of a group without a command
         error.show()
         sys.exit(error.exit_code)
     command = error.ctx.command_path if error.ctx else "skymount"

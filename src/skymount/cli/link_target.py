@@ -99,14 +99,20 @@ def _inside_mount(text: str) -> str | None:
 
 def paths_in_mounts(text: str) -> Iterator[tuple[str, str]]:
     """Yield (directory at the root, path in it) of a path inside a mount of ours."""
+    for _, path in _in_mounts(text):
+        kind, _, rest = path.partition("/")
+        if rest:
+            yield kind, rest
+
+
+def _in_mounts(text: str) -> Iterator[tuple[str, str]]:
+    """Yield (mount point, path in it) of a path inside a mount of ours."""
     from skymount.fs import mountpoint
 
     path = os.path.abspath(os.path.expanduser(text))
     for mounted in mountpoint.mounts_of(os.getuid()):
-        if path.startswith(f"{mounted}/"):
-            kind, _, rest = path[len(mounted) + 1 :].partition("/")
-            if rest:
-                yield kind, rest
+        if f"{path}/".startswith(f"{mounted}/"):
+            yield mounted, path[len(mounted) + 1 :]
 
 
 def parse_skydb_path(text: str) -> "EntryArgument | None":
@@ -140,8 +146,11 @@ _SHOWN = 255  # characters of a text that a message repeats
 def _advice(text: str) -> str:
     """Return what may have been meant that is no skylink."""
     first = text.rpartition("://")[2].partition("/")[0]
+    for mounted, _ in _in_mounts(text):
+        return f"; in the mount {mounted} a LINK is below skylinks or hns"
     if os.path.exists(text):
-        return "; it is a file on this machine, which `skymount upload` uploads"
+        kind = "directory" if os.path.isdir(text) else "file"
+        return f"; it is a {kind} on this machine, which `skymount upload` uploads"
     if _SKYLINK_LIKE.fullmatch(first):
         return f"; a skylink has 46 characters, this one {len(first)}"
     if "." in first and "://" not in text and text.isprintable() and len(text) <= _SHOWN:

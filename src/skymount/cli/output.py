@@ -61,18 +61,19 @@ def progress() -> Iterator[Progress | None]:
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, ProgressColumn, Task
+    from rich.progress import BarColumn, ProgressColumn, Task
     from rich.progress import Progress as Bar
     from rich.text import Text
 
-    class Speed(ProgressColumn):
-        """Bytes a second, in the same units as all else; rich has decimal ones only."""
+    class Sizes(ProgressColumn):
+        """Bytes, and bytes a second once that is known, in the same units as all else."""
 
         def render(self, task: Task) -> Text:
+            size = readable_size(int(task.completed))
+            total = "" if task.total is None else f" of {readable_size(int(task.total))}"
             speed = task.finished_speed or task.speed
-            return Text("?" if speed is None else f"{readable_size(int(speed))}/s")
+            return Text(size + total + (f", {readable_size(int(speed))}/s" if speed else ""))
 
-    columns = (BarColumn(), DownloadColumn(binary_units=True), Speed())
-    with Bar(*columns, console=Console(stderr=True)) as bar:
+    with Bar(BarColumn(), Sizes(), console=Console(stderr=True)) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -155,8 +155,9 @@ def _rows(rows: Sequence[tuple[str, str]]) -> Iterator[str]:
 
 def _portal_rows(found: MountFigures) -> Iterator[tuple[str, str]]:
     own = ", runs with this mount" if found.own_portal else ""
+    width = max((len(each.url) for each in found.portal_health), default=0)
     for each in found.portal_health:
-        yield "portals", f"{each.url}  {_health(each)}{own}"
+        yield "portals", f"{each.url:<{width}}  {_health(each)}{own}"
         is_fresh = each.last_error_age is not None and each.last_error_age < _FRESH
         if each.last_error and (is_fresh or each.state != "closed"):
             age = readable_time(each.last_error_age or 0.0)
@@ -194,7 +195,7 @@ def _cache_rows(found: MountFigures) -> Iterator[tuple[str, str]]:
 
 def _hits(cache: _Cache, what: str) -> str:
     asked = cache.hits + cache.misses
-    return f"{cache.hits / asked:.0%} of {counted(asked, what)} were hits" if asked else "not used"
+    return f"{cache.hits / asked:.0%} hits in {counted(asked, what)}" if asked else "not used"
 
 
 def _in_use(found: MountFigures) -> str:

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from skymount.config import Config
@@ -15,10 +16,18 @@ from skymount.fs.mountpoint import mounted_at
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What a daemon said until its mount was ready."""
+
+    portals: str
+    warnings: list[str]
+
+
 def run_in_background(
     config: Config, log_to: Callable[[], None], reread: Callable[[], Config] | None = None
-) -> list[str]:
-    """Fork a daemon that runs the mount; return its warnings once the mount is ready.
+) -> Started:
+    """Fork a daemon that runs the mount; return what it said once the mount is ready.
 
     MountError if the daemon fails. `reread` is as in `run`. No thread may have been started before.
     """
@@ -33,7 +42,7 @@ def run_in_background(
         for line in lines:
             kind, text = line[0], line[1:].rstrip("\n")
             if kind == "R":
-                return warnings
+                return Started(text, warnings)
             if kind == "E":
                 os.waitpid(pid, 0)
                 raise MountError(text)
@@ -47,22 +56,22 @@ def _become_daemon(
     pipe: int,
     reread: Callable[[], Config] | None,
 ) -> None:
-    """Run the mount. A line in the pipe is R for ready, or W or E with a warning or an error."""
+    """Run the mount. A line in the pipe is R with the portals, or W or E with a message."""
     mounted = mounted_at(config.mountpoint)
     is_automount = mounted is not None and mounted.is_automount
     is_open = True
 
-    def tell(kind: str, text: str = "") -> None:
+    def tell(kind: str, text: str) -> None:
         message = f"{kind}{' '.join(text.split())}\n"
         if is_open:  # once closed the number may be another file's
             with contextlib.suppress(BrokenPipeError):  # the starting process was interrupted
                 os.write(pipe, message.encode("utf-8", "backslashreplace"))
 
-    def ready() -> None:
+    def ready(portals: str) -> None:
         nonlocal is_open
         if is_automount:
             os.setsid()
-        tell("R")
+        tell("R", portals)
         is_open = False
         os.close(pipe)
 

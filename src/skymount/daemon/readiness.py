@@ -34,7 +34,8 @@ _CONGESTION_THRESHOLD = 48  # reads in flight beyond which the kernel reads noth
 class Report:
     """Callbacks that tell the starting process what happens; called from the event loop."""
 
-    ready: Callable[[], None]
+    ready: Callable[[str], None]
+    """Takes what is said of the portals: their addresses."""
     warning: Callable[[str], None]
 
 
@@ -51,7 +52,7 @@ async def announce(
     for warning in filter(None, [*of_own, *await _portal_warnings(config, embedded), of_ledger]):
         log.warning("%s", warning)
         report.warning(warning)
-    report.ready()
+    report.ready(_portals(config, embedded))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(feed_watchdog, config.mountpoint)
         if not config.portals:
@@ -91,6 +92,11 @@ def _write(path: str, value: int) -> None:
         file.write(str(value))
 
 
+def _portals(config: Config, embedded: EmbeddedPortal) -> str:
+    """Return the addresses of the portals, and whose it is if this mount started one."""
+    return " ".join(config.portal_urls) + ", which runs with this mount" * embedded.is_running
+
+
 async def _embedded_warnings(embedded: EmbeddedPortal) -> list[str]:
     """Wait for the embedded portal if it was started; return what there is to say of it."""
     found = []
@@ -100,7 +106,7 @@ async def _embedded_warnings(embedded: EmbeddedPortal) -> list[str]:
             f"and is not used by default; your own portal is at {embedded.url}"
         )
     if embedded.was_started and not await embedded.is_listening():
-        reason = embedded.last_line.partition(" See `")[0] or "it said nothing"
+        reason = embedded.last_line.partition(" See `")[0].rstrip(".") or "it said nothing"
         found.append(f"the embedded portal did not start: {reason}; name one with --portal URL")
     return found
 

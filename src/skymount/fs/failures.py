@@ -106,7 +106,7 @@ class FailureLog:
         return bool(self._errors)
 
     def add(self, failure: Failure, inode: int, bug: Exception | None = None) -> None:
-        """Take a failure; `inode` is 0 if its path has none. A `bug` is logged with its traceback.
+        """Take a failure; `inode` is 0 if it has none. A `bug` is logged with its traceback.
 
         Call it in trio.
         """
@@ -150,7 +150,10 @@ class FailureLog:
 
     def last_error(self, inode: int) -> bytes | None:
         failure = self._errors.get(inode)
-        return None if failure is None else f"{failure.when}: {failure.text}".encode()
+        if failure is None:
+            return None
+        place = f"{failure.path}: " if failure.operation == "lookup" else ""
+        return f"{failure.when}: {place}{failure.text}".encode()
 
     def recent(self) -> list[dict[str, str | float]]:
         """Return the last failures, the oldest first."""

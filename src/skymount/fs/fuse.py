@@ -203,6 +203,8 @@ class FuseAdapter(pyfuse3.Operations):
         with suppress(Exception):  # nothing may go wrong here
             inode = self._inode(operation, args)
             path = self._path(operation, args, inode)
+            if operation == "lookup":
+                inode = inode or args[0]  # a name without an inode has no attributes to ask for
         seconds = trio.current_time() - begun
         failure = describe(operation, path or b"?", reason, error, number, seconds)
         self.failures.add(failure, inode, bug)

@@ -23,6 +23,7 @@ import trio
 from skymount.errors import MalformedError, StorageError
 from skymount.server.config import PortalConfig
 from skymount.server.storage.cluster.choice import open_storage
+from skymount.server.storage.cluster.migrations import Tables
 from skymount.server.storage.disk_errors import disk_errors
 from skymount.server.storage.portal_storage import PortalStorage
 from skymount.server.storage.reading.local_reader import check_data
@@ -87,7 +88,7 @@ def send(config: PortalConfig, command: Command) -> Outcome:
 
 
 async def _run_here(config: PortalConfig, command: Command) -> Outcome:
-    async with open_storage(config) as storage:
+    async with open_storage(config, Tables.KEEP) as storage:
         if command.action == "sweep":
             await storage.catalogue.repair()
         return await run(storage, command)

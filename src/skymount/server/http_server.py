@@ -16,6 +16,7 @@ from skymount.server.http.access_rules import AccessRules
 from skymount.server.http.connection import Connection
 from skymount.server.routes import build_app
 from skymount.server.storage.cluster.choice import open_storage
+from skymount.server.storage.cluster.migrations import Tables
 from skymount.server.storage.portal_storage import PortalStorage
 from skymount.wire.http.host import is_loopback
 
@@ -38,7 +39,7 @@ async def serve(
     `on_listening` is called with its URL once it accepts connections. StorageError when the data
     directory cannot be used, ConfigError when the address cannot.
     """
-    async with open_storage(config) as stored:
+    async with open_storage(config, Tables.UPDATE) as stored:
         with await trio.to_thread.run_sync(listen, config, listener) as listening:
             # Accepted connections inherit it. It also ends one whose client reads nothing.
             timeout_ms = round(config.send_timeout * 1000)
@@ -88,7 +89,8 @@ def listen(config: PortalConfig, listener: socket.socket | None) -> socket.socke
     except (OSError, OverflowError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         reason = str(reason or error).partition(" (while")[0]  # what create_server adds
-        raise ConfigError(f"cannot listen on {host}:{port}: {reason}") from error
+        advice = "choose another address with --listen HOST:PORT"
+        raise ConfigError(f"cannot listen on {host}:{port}: {reason}; {advice}") from error
 
 
 def _url(listening: socket.socket) -> str:

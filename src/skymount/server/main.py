@@ -17,6 +17,7 @@ from skymount.errors import SkymountError
 from skymount.server.config import PortalConfig
 from skymount.server.http_server import listen, serve
 from skymount.server.storage.cluster.choice import open_storage
+from skymount.server.storage.cluster.migrations import Tables
 from skymount.server.workers import Workers
 
 _log = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ def run_workers(
             return 1
         return 0
 
-    open_storage(config)  # imports what all processes need, which they then share
+    open_storage(config, Tables.UPDATE)  # imports what all processes need, which they then share
     with listen(config, listener) as listening:
         return Workers(count, listening, work, on_listening, config.graceful_timeout).run()
 

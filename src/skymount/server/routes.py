@@ -116,16 +116,21 @@ async def _not_found(request: Request) -> Response:
     raise HttpError(404, "Not Found")
 
 
+_Failure = HttpError | StorageError | OSError
+
+
+async def _on_failure(request: Request, error: _Failure) -> Response:
+    if isinstance(error, HttpError):
+        return await _on_http_error(request, error)
+    _log.error("%s %r: %s", request.method, request.scope["path"], error)
+    status = 503 if isinstance(error, StorageUnavailableError) else 500
+    return await _on_http_error(request, HttpError(status, str(error)))
+
+
 async def _on_http_error(request: Request, error: HttpError) -> Response:
     if wants_page(request):
         return await error_page(request, error.status, error.message, [*error.headers])
     return responses.of_http_error(error)
-
-
-async def _on_failure(request: Request, message: str, status: int = 500) -> Response:
-    if wants_page(request):
-        return await error_page(request, status, message)
-    return responses.error(status, message)
 
 
 async def _respond(router: Router, request: Request) -> Response:
@@ -134,17 +139,13 @@ async def _respond(router: Router, request: Request) -> Response:
         handler, path_params = router.find(request.method, request.scope["path"])
         request.scope["path_params"] = path_params
         return await handler(request)
-    except HttpError as error:
-        return await _on_http_error(request, error)
-    except (StorageError, OSError) as error:
-        _log.error("%s %r: %s", request.method, request.scope["path"], error)
-        status = 503 if isinstance(error, StorageUnavailableError) else 500
-        return await _on_failure(request, str(error), status)
+    except (HttpError, StorageError, OSError) as error:
+        return await _on_failure(request, error)
     except ClientDisconnect:
         raise
     except Exception:  # noqa: BLE001  # a bug in one endpoint must not end the connection
         _log.exception("%s %r failed", request.method, request.scope["path"])
-        return await _on_failure(request, "internal error")
+        return await _on_http_error(request, HttpError(500, "internal error"))
 
 
 def build_app(config: PortalConfig, storage: PortalStorage, rules: AccessRules) -> ASGIApp:
@@ -152,11 +153,13 @@ def build_app(config: PortalConfig, storage: PortalStorage, rules: AccessRules) 
     router = Router(build_routes(config, storage))
 
     async def respond(scope: Scope, receive: Receive, send: Send) -> None:
-        response = await _respond(router, Request(scope, receive))
+        request = Request(scope, receive)
+        response = await _respond(router, request)
         try:
             await response(scope, receive, send)
-        except* (StorageError, OSError) as failed:  # the client sees that the body is cut off
-            _log.error("%s %r: %s", scope["method"], scope["path"], failed.exceptions[0])
+        except (HttpError, StorageError, OSError) as error:  # before anything was sent
+            response = await _on_failure(request, error)
+            await response(scope, receive, send)
 
     portal = AccessMiddleware(respond, rules, _on_http_error)
 

@@ -32,7 +32,8 @@ def write_all_at(descriptor: int, data: bytes | bytearray | memoryview, offset: 
 
 
 def create(path: str | Path, data: bytes, *, mode: int = 0o600, within: int | None = None) -> None:
-    """Make a new file and sync it. Its name is not synced: see `sync_directory`.
+    """Make a new file and sync it; one that cannot be written is removed. Its name is not synced:
+    see `sync_directory`.
 
     `mode` holds whatever the umask; `within` is the descriptor of the directory of a relative path.
     """
@@ -41,6 +42,12 @@ def create(path: str | Path, data: bytes, *, mode: int = 0o600, within: int | No
         os.fchmod(file, mode)
         write_all(file, data)
         os.fsync(file)
+    except BaseException as error:
+        with suppress(OSError):
+            os.unlink(path, dir_fd=within)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)
+        raise
     finally:
         os.close(file)
 

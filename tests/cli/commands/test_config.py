@@ -113,6 +113,7 @@ def test_show_names_each_value_and_where_it_was_set(sandbox: Sandbox) -> None:
     assert found["memory_cache"] == ('"64 MiB"', "SKYMOUNT_MEMORY_CACHE")
     assert found["timeout"] == ("30.0", "default")
     assert found["headers"] == ("{}", "default")
+    assert found["metrics_listen"] == ('"off"', "default")
     assert rows(named.succeed("config", "show"))["verify"] == ('"available"', "default")
     assert tomllib.loads(shown)["memory_cache"] == "64 MiB"  # in the syntax of the file
 
@@ -150,6 +151,7 @@ def test_show_of_portals_with_tables(sandbox: Sandbox) -> None:
         {"url": "http://b.example"},
     ]
     assert rows(shown)["api_key"] == ('"********"', f"{file}: line 3")
+    assert rows(shown)["url"] == ('"http://b.example"', f"{file}: line 6")
     found = json.loads(sandbox.succeed("config", "show", "--json"))
     assert found["portals"][0]["api_key"] == {"value": "********", "origin": f"{file}: line 3"}
 

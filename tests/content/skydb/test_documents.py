@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,12 +50,6 @@ PAIR = SigningKeyPair.from_seed("the owner of documents in tests")
 def ref(name: str) -> EntryId:
     """Return the entry of a data key."""
     return EntryId(PAIR.public_key, hash_data_key(name), name)
-
-
-@pytest.fixture(scope="module")
-def portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_portal(tmp_path_factory.mktemp("portal")) as url:
-        yield url
 
 
 @dataclass

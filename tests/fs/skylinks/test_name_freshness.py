@@ -1,28 +1,15 @@
 """What names that move show, and for how long."""
 
-from contextlib import suppress
-
 import pytest
 import trio
 
 from skymount.errors import MalformedError, NotFoundError, UnavailableError
 from skymount.fs.inode_space import InodeSpace, space_of
 from skymount.fs.skylinks.mounted_name import TreeVersion
-from skymount.fs.skylinks.name_table import NameTable
 from skymount.portal.registry.name_resolver import ResolvableName
 from skymount.wire.skylink import Skylink
-from tests.fakes.in_memory_mount import InMemoryMount, at, open_in_memory_mount, push_out
+from tests.fakes.in_memory_mount import InMemoryMount, at, kept, open_in_memory_mount, push_out
 from tests.fakes.skyfiles import resolver
-
-
-def kept(table: NameTable, *versions: TreeVersion) -> list[TreeVersion]:
-    """Return the versions that the table still knows."""
-    found = []
-    for version in versions:
-        with suppress(OSError):
-            found.append(table.node_of(version.inode())[0])
-    return found
-
 
 V2 = resolver()
 

@@ -1,7 +1,6 @@
 """The names that the mount knows: numbers, references, what is kept and what is dropped."""
 
 import errno
-from contextlib import suppress
 
 import pytest
 import trio
@@ -9,26 +8,16 @@ import trio
 from skymount.errors import MalformedError, NotFoundError
 from skymount.fs.inode_space import InodeSpace, node_inode, space_of
 from skymount.fs.skylinks.mounted_name import TreeVersion
-from skymount.fs.skylinks.name_table import NameTable
 from skymount.wire.skylink import Skylink
 from tests.fakes.in_memory_mount import (
     FILES,
     InMemoryMount,
     at,
+    kept,
     links,
     open_in_memory_mount,
 )
 from tests.fakes.refusal import refused
-
-
-def kept(table: NameTable, *versions: TreeVersion) -> list[TreeVersion]:
-    """Return the versions that the table still knows."""
-    found = []
-    for version in versions:
-        with suppress(OSError):
-            found.append(table.node_of(version.inode())[0])
-    return found
-
 
 # --- names and numbers
 

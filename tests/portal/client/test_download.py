@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ from tests.portal_process import PortalProcess
 DATA = noise(3_000_000, 3)
 LARGE = of_files({"f": DATA})
 TAG = b'"one"'
+REST = "bytes=1000000-"
 
 
 DOWNLOADS = "^GET /(?!svc/)"
@@ -58,6 +60,9 @@ def tagged(request: Request, reply: Reply, tag: bytes = TAG) -> Reply:
     if request.headers.get("if-range", tag.decode()) != tag.decode():
         reply = fake.ignores_range(request, reply)
     return reply.with_header(b"ETag", tag)
+
+
+content_range = partial(fake.header, b"Content-Range")
 
 
 def breaking(count: int, tag: bytes = TAG) -> fake.Fault:
@@ -324,54 +329,32 @@ async def test_content_that_changed(target: Path):
     assert target.read_bytes() == DATA
 
 
-async def test_rest_of_other_content(target: Path):
-    """C12: nor is the rest of other content taken from a portal that ignores If-Range."""
-    async with talking() as (portal, client):
-        portal.fault(breaking(1_000_000, b'"old"'), times=1)
-        portal.fault(fake.header(b"ETag", TAG))
-        await client.download_file(target, LARGE.name)
-        assert ranges(portal) == ["all", "bytes=1000000-", "all"]
-    assert target.read_bytes() == DATA
-
-
-@pytest.mark.parametrize("tag", [b"", b'W/"weak"'])
-async def test_content_without_a_strong_tag(target: Path, tag: bytes):
-    """C12: without a strong ETag nothing says that it is the same content: from the start."""
-    async with talking() as (portal, client):
-        portal.fault(breaking(1_000_000, tag), times=1)
-        await client.download_file(target, LARGE.name)
-        assert ranges(portal) == ["all", "all"]
-    assert target.read_bytes() == DATA
-
-
-async def test_portal_without_ranges(target: Path):
-    """C12: a portal that knows no ranges sends everything again."""
-    async with talking() as (portal, client):
-        portal.fault(breaking(1_000_000), times=1)
-        portal.fault(fake.ignores_range)
-        await client.download_file(target, LARGE.name)
-        assert ranges(portal) == ["all", "bytes=1000000-"]
-    assert target.read_bytes() == DATA
-
-
 @pytest.mark.parametrize(
-    "fault",
+    ("tag", "fault", "asked"),
     [
-        fake.status(416),
-        fake.header(b"Content-Range", b"bytes 5-2999999/3000000"),
-        fake.header(b"Content-Range", b"bytes 1000000-1999999/3000000"),
-        fake.without_header(b"Content-Range"),
-        fake.header(b"Content-Range", b"nonsense"),
+        (b'"old"', fake.header(b"ETag", TAG), ["all", REST, "all"]),  # and If-Range is ignored
+        (b"", tagged, ["all", "all"]),
+        (b'W/"weak"', tagged, ["all", "all"]),
+        (TAG, fake.ignores_range, ["all", REST]),
+        (TAG, fake.status(416), ["all", REST, "all"]),
+        (TAG, content_range(b"bytes 5-2999999/3000000"), ["all", REST, "all"]),
+        (TAG, content_range(b"bytes 1000000-1999999/3000000"), ["all", REST, "all"]),
+        (TAG, fake.without_header(b"Content-Range"), ["all", REST, "all"]),
+        (TAG, content_range(b"nonsense"), ["all", REST, "all"]),
     ],
 )
-async def test_rest_that_is_none(target: Path, fault: fake.Fault):
-    """C12: when the rest cannot be had, or is another part, everything is downloaded again."""
+async def test_rest_that_cannot_be_had(
+    target: Path, tag: bytes, fault: fake.Fault, asked: list[str]
+):
+    """C12: everything is downloaded again if the rest is another part or of other content, cannot
+    be had, or is not asked for since no strong ETag says that it is the same content.
+    """
     async with talking() as (portal, client):
-        portal.fault(breaking(1_000_000), times=1)
+        portal.fault(breaking(1_000_000, tag), times=1)
         portal.fault(fault, times=1)
         portal.fault(tagged)
         await client.download_file(target, LARGE.name)
-        assert ranges(portal) == ["all", "bytes=1000000-", "all"]
+        assert ranges(portal) == asked
     assert target.read_bytes() == DATA
 
 

@@ -12,7 +12,10 @@ from skymount.portal.client.base import PortalReader
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.pending_write import PendingStatus
 from skymount.portal.registry.owed_sender import OwedConfig, OwedSender
+from skymount.portal.registry.spool_retry import SpoolRetry
 from skymount.portal.registry.verified_registry import VerifiedRegistry
+from skymount.portal.write_policy import WritePolicy
+from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.skylink import Skylink
 from tests.fakes.entries import FakeRegistry, portals_of
 from tests.portal.ledger.entries import KEY, PAIR
@@ -37,11 +40,14 @@ class SendContent:
 
 @asynccontextmanager
 async def running(
-    ledger: Ledger, *registries: FakeRegistry, send_content: SendContent | None = None
+    ledger: Ledger,
+    *registries: FakeRegistry,
+    send_content: SendContent | None = None,
+    policy: WritePolicy = WritePolicy.ANY,
 ) -> AsyncIterator[tuple[VerifiedRegistry, OwedSender]]:
     async with trio.open_nursery() as nursery:
         portals = replace(portals_of(registries), probes=nursery)
-        entries = VerifiedRegistry(portals, ledger, fresh=3600)
+        entries = VerifiedRegistry(portals, ledger, fresh=3600, policy=policy)
         entries.marks = Inline(ledger)
         sender = OwedSender(entries, ledger, send_content=send_content, clock=trio.current_time)
         nursery.start_soon(sender.run)
@@ -84,6 +90,31 @@ async def test_owed_entry_is_sent_when_the_portal_is_back(
         assert await until(lambda: not ledger.owed()) < 10
         assert [at(two, name) for name in ("a", "b", "c")] == [b"x"] * 3
         await until(lambda: not sender.totals)
+
+
+async def test_what_too_few_took_is_sent_when_the_portal_is_back(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+):
+    """The retry finds it at the other portal: it is owed then, and sent as soon."""
+
+    async def pair_of(_: bytes) -> SigningKeyPair:
+        return PAIR
+
+    async with (
+        running(ledger, one, two, policy=WritePolicy.ALL) as (entries, _),
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(SpoolRetry(entries, ledger, pair_of).run)
+        await entries.write(ref(), PAIR, b"old", None)
+        two.always = "down"
+        with pytest.raises(UnavailableError):
+            await entries.write(ref(), PAIR, b"x", None)
+        await until(ledger.owed)
+        assert not ledger.pending()
+        two.always = ""
+        assert await until(lambda: not ledger.owed()) < 10
+        assert at(one) == at(two) == b"x"
+        nursery.cancel_scope.cancel()
 
 
 async def test_pauses_grow(

@@ -121,6 +121,16 @@ async def test_portal_that_does_not_say_is_owed_nothing(
         assert await made.owed() == []
 
 
+async def test_what_was_written_since(one: FakeRegistry, ledger: Ledger):
+    """G18: a portal that was asked before a write is not behind."""
+    async with repairing(ledger, one) as made:
+        assert (await made.entries.read(ref())).signed is None
+        ledger.record_seen(signed(b"x", 0), "a")
+        assert await made.owed() == []
+        await made.entries.read(ref())
+        assert await made.owed() == [(one.url, signed(b"x", 0))]
+
+
 async def test_what_was_never_seen(one: FakeRegistry, two: FakeRegistry, ledger: Ledger):
     """G18: nothing is known, so nothing is owed."""
     async with repairing(ledger, one, two) as made:

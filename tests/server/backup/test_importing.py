@@ -178,7 +178,8 @@ def test_a_base_sector_without_its_last_zeros(tmp_path: Path) -> None:
         assert len(_import(tmp_path, made).problems) == problems
     assert [one.problem for one in _verified(tmp_path)] == [""]
     damage(tmp_path, link, lambda base: base[:-4])
-    assert [one.problem for one in _verified(tmp_path)] == ["its base sector is cut short"]
+    (found,) = _verified(tmp_path)
+    assert "its base sector is cut short" in found.problem
 
 
 def test_a_payload_without_its_last_zeros(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ import socket
 from contextlib import suppress
 from urllib.parse import urlsplit
 
+import h11
 import pytest
 
-from skymount.server.http.framing import RequestReader
-from skymount.server.http_error import HttpError
+from skymount.server.http.framing import StrictConnection
 from tests.portal_process import PortalProcess
 
 _BODY = b"5\r\nhello\r\n0\r\n\r\n"  # chunked
@@ -47,7 +47,6 @@ _AMBIGUOUS_BODIES = {
     "LF after the trailer": b"5\r\nhello\r\n0\r\n\n",
     "LF in the trailer": b"5\r\nhello\r\n0\r\na: b\n\r\n",
     "a folded line in the trailer": b"5\r\nhello\r\n0\r\na: b\r\n c\r\n\r\n",
-    "a length in the trailer": b"5\r\nhello\r\n0\r\nContent-Length: 5\r\n\r\n",
     "a longer chunk": b"5\r\nhellohello\r\n0\r\n\r\n",
 }
 _CERTAIN = {
@@ -85,14 +84,13 @@ _DOUBTFUL = {
 
 def _read(*pieces: bytes) -> int:
     """Feed one request in pieces; return the bytes of its body once it is whole."""
-    reader, head, size = RequestReader(64 << 10), None, 0
-    for received in pieces:
-        reader.receive(received)
-        head = head or reader.next_head()
-        while head is not None and (piece := reader.next_piece()) is not None:
-            size += len(piece)
-            if not reader.has_body:
+    connection, size = StrictConnection(64 << 10), 0
+    for piece in pieces:
+        connection.receive_data(piece)
+        while (event := connection.next_event()) is not h11.NEED_DATA:
+            if isinstance(event, h11.EndOfMessage):
                 return size
+            size += len(event.data) if isinstance(event, h11.Data) else 0
     raise AssertionError("the request did not end")
 
 
@@ -102,9 +100,9 @@ def test_doubtful_ends(name: str) -> None:
     data = _DOUBTFUL[name]
     cuts = [(data[:at], data[at:]) for at in range(1, len(data))]
     for pieces in [(data,), *cuts, tuple(data[at : at + 1] for at in range(len(data)))]:
-        with pytest.raises(HttpError) as refused:
+        with pytest.raises(h11.RemoteProtocolError) as refused:
             _read(*pieces)
-        assert refused.value.status == 400
+        assert refused.value.error_status_hint == 400
 
 
 @pytest.mark.parametrize("name", _CERTAIN)

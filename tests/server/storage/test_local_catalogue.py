@@ -1,9 +1,10 @@
 """The catalogue: complete after a clean end, repaired after any other, made anew when damaged."""
 
+import os
 import sqlite3
 import struct
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -304,6 +305,33 @@ async def test_a_portal_starts_without_a_catalogue(
         (tmp_path / "v1" / f"{CATALOGUE_FILE}.new").rmdir()
         await found.repair()
         assert found.totals()[0] == len(links)
+
+
+class _UnreadableStore(SkyfileStore):
+    """Its directories cannot be read, as on a disk that fails."""
+
+    def shard_times(self) -> list[int]:
+        raise StorageError("cannot list stored content")
+
+
+async def test_a_catalogue_that_cannot_be_compared_is_closed(
+    tmp_path: Path, links: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """B2: nothing of it stays open until it is tried again, and then all is compared."""
+
+    def open_files() -> list[str]:
+        found = list[str]()
+        for name in os.listdir("/proc/self/fd"):
+            with suppress(FileNotFoundError):  # it was closed meanwhile
+                found.append(os.readlink(f"/proc/self/fd/{name}"))
+        return [file for file in found if str(tmp_path / "v1" / CATALOGUE_FILE) in file]
+
+    with opened(tmp_path, _UnreadableStore):
+        assert "runs without its catalogue" in caplog.text
+        assert open_files() == []
+        assert not (tmp_path / "v1" / MARK_FILE).exists()
+    with opened(tmp_path):
+        assert open_files()
 
 
 async def test_what_could_not_be_recorded_is_read_later(

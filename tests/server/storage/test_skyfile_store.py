@@ -152,10 +152,8 @@ def test_damage_is_an_error_and_not_absence(tmp_path: Path, size: int) -> None:
     (directory_of(tmp_path, link).parent / "lost+found").mkdir()
     assert list(skylinks_of(store)) == [link]
     damage(tmp_path, link, lambda base: base[:-1])
-    found = store.find(link)
-    assert found is not None
-    with pytest.raises(StorageError, match="damaged"):
-        read_range(found.payload)
+    with pytest.raises(StorageError, match="damaged: its base sector is cut short"):
+        store.find(link)
     damage(tmp_path, link, lambda base: b"\x07" + base[1:])
     with pytest.raises(StorageError, match="unsupported skyfile version 7"):
         store.find(link)

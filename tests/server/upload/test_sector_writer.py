@@ -1,14 +1,17 @@
 """An upload as it is cut into sectors: the skylink is that of the network, in whatever pieces."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from skymount.errors import StorageError
+from skymount.server.http_error import HttpError
+from skymount.server.storage.local.skyfile_files import LocalUpload
 from skymount.server.storage.skyfile_store import SkyfileStore
 from skymount.server.storage.stored_range import read_range
 from skymount.server.upload.sector_writer import PART_SIZE, UploadLimits, open_sector_writer
@@ -137,3 +140,99 @@ async def test_disk_that_fails(tmp_path: Path, store: SkyfileStore) -> None:
     (tmp_path / "v1" / "incoming").rmdir()
     with pytest.raises(StorageError):
         await written(store, noise(3 * SECTOR_SIZE), SECTOR_SIZE)
+
+
+class Held(LocalUpload):
+    """An upload to a store that takes its time: it has whole sectors until it is told to go on."""
+
+    def __init__(self, store: SkyfileStore, held: list[Callable[[], None]]) -> None:
+        super().__init__(store)
+        self._held = held
+
+    def put_sector(
+        self,
+        index: int,
+        root: bytes,
+        sector: bytes | bytearray,
+        stored: Callable[[], None] | None = None,
+    ) -> None:
+        assert stored is not None
+        self._held.append(stored)
+
+
+@pytest.fixture
+def held(store: SkyfileStore, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """Have the store hold sectors; what is called when each is stored."""
+    found: list[Callable[[], None]] = []
+    monkeypatch.setattr(store, "begin_in_parts", lambda: None)
+    monkeypatch.setattr(store, "begin", lambda: Held(store, found))
+    return found
+
+
+async def test_sectors_in_memory(store: SkyfileStore, held: list[Callable[[], None]]) -> None:
+    """Those of all uploads are bounded until they are stored; others wait, and small ones not."""
+    limits = UploadLimits(sectors=trio.Semaphore(2))
+    received = dict.fromkeys(range(3), 0)
+
+    async def upload(number: int) -> None:
+        async with open_sector_writer(store, limits, keep=True) as writer:
+            for _ in range(12):
+                await writer.write(noise(SECTOR_SIZE // 4))
+                received[number] += SECTOR_SIZE // 4
+
+    async with trio.open_nursery() as nursery:
+        for number in received:
+            nursery.start_soon(upload, number)
+        for count in range(1, 10):
+            with trio.fail_after(30):
+                while len(held) < min(count + 1, 9):
+                    await trio.sleep(0.01)
+            await trio.testing.wait_all_tasks_blocked()
+            assert sum(received.values()) <= (count + 1) * SECTOR_SIZE
+            async with open_sector_writer(store, limits, keep=True) as small:
+                await small.write(b"small")
+            held[count - 1]()
+    assert sum(received.values()) == 9 * SECTOR_SIZE
+    with trio.fail_after(30):
+        while limits.sectors.value < 2:
+            await trio.sleep(0.01)
+
+
+@pytest.mark.parametrize("ends", ["broken off", "as a small one", "as a large one"])
+async def test_room_for_sectors_is_given_back(store: SkyfileStore, ends: str) -> None:
+    """However the upload ends, and where nothing is kept."""
+    limits = UploadLimits()
+    count = limits.sectors.value
+    size = SECTOR_SIZE // 2 if ends == "as a small one" else SECTOR_SIZE * 5 // 2
+    with suppress(ZeroDivisionError):
+        async with open_sector_writer(store, limits, keep=False) as writer:
+            await writer.write(noise(size))
+            assert limits.sectors.value < count
+            if ends == "broken off":
+                raise ZeroDivisionError
+            await writer.build(METADATA)
+    assert limits.sectors.value == count
+
+
+async def test_a_slow_client_that_keeps_others_waiting(store: SkyfileStore) -> None:
+    """It is dropped when its sector has not filled in time. Alone it may be as slow as it likes."""
+    limits = UploadLimits(sectors=trio.Semaphore(1), fill_time=0.0)
+
+    async def upload(pieces: int) -> None:
+        async with open_sector_writer(store, limits, keep=False) as writer:
+            for _ in range(pieces):
+                await writer.write(noise(PART_SIZE))
+                await trio.sleep(0.01)
+
+    await upload(3)
+    async with (
+        trio.open_nursery() as nursery,
+        open_sector_writer(store, limits, keep=False) as slow,
+    ):
+        await slow.write(noise(PART_SIZE))
+        nursery.start_soon(upload, 3)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(HttpError) as refused:
+            await slow.write(b"more")
+        assert refused.value.status == 408
+    assert limits.sectors.value == 1

@@ -202,7 +202,7 @@ def _value(key: str, value: Any) -> object:
         return _MASK if value else ""
     if key == "headers":
         return dict.fromkeys(dict(value), _MASK)
-    if key == "disk_cache" and not value:
+    if key in ("disk_cache", "metrics_listen") and not value:
         return "off"
     if key in ("memory_cache", "tree_cache", "disk_cache"):
         return format_size(value)
@@ -224,6 +224,8 @@ def _tables(found: "LoadedConfig") -> Iterator[dict[str, tuple[object, str]]]:
     for url in found.config.portals if tables else ():
         rows: dict[str, tuple[object, str]] = {"url": (url, _origin(found, "portals"))}
         if table := tables.get(portal_identity(url)):
+            if rows["url"][1].startswith(f"{found.path}: "):  # not the environment
+                rows["url"] = url, table.place("url")
             for key, value in table.options.items():
                 rows[key] = (_value(key, value), table.place(key))
         yield rows

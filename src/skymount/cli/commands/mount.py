@@ -98,7 +98,7 @@ def mount(mountpoint: str | None, name: str | None, foreground: bool, **flags: A
 
     if foreground:
         log.log_to_stderr(settings.log_level, {"SKYMOUNT_MOUNTPOINT": path})
-        run(settings, Report(ready=lambda: None, warning=lambda text: None), reread)
+        run(settings, Report(ready=lambda portals: None, warning=lambda text: None), reread)
         return
     place.check(settings.mountpoint, allow_other=settings.allow_other)
     log_file = _writable(
@@ -106,11 +106,11 @@ def mount(mountpoint: str | None, name: str | None, foreground: bool, **flags: A
         is_default=not settings.log_file,
     )
     begin_log = partial(log.log_to, log_file, settings.log_level)
-    for warning in run_in_background(settings, begin_log, reread):
+    started = run_in_background(settings, begin_log, reread)
+    for warning in started.warnings:
         warn(warning)
     if os.isatty(2):
-        portals = " ".join(settings.portals) or f"{settings.default_portal}, or one of its own"
-        said = f"mounted at {settings.mountpoint}; portal: {portals}; log: {log_file}"
+        said = f"mounted at {settings.mountpoint}; portal: {started.portals}; log: {log_file}"
         click.echo(escape(said), err=True)
 
 

@@ -220,8 +220,6 @@ def serve(
         stored = parse_storage(*(settings.pop(name) for name in names))
         if workers > 1 and stored.cluster is None:
             raise click.UsageError("--workers needs --store: processes cannot share --data")
-        if upstream and stored.cluster is not None:
-            raise click.UsageError("--upstream keeps what it fetches in --data: not with --store")
         config = replace(
             stored,
             host=host,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from skymount.cli.commands.portal_data.storage_options import database_option
 from skymount.cli.options import data_option, load_settings
 from skymount.cli.output import emit, json_option, warn
 from skymount.errors import MalformedError, NotFoundError
@@ -15,32 +16,27 @@ from skymount.wire.dialect import dialect_named
 if TYPE_CHECKING:
     from skymount.server.storage.zone_file import Zone
 
-database_option = click.option(
-    "--database",
-    default="",
-    metavar="URL",
-    help="Use the database that portals share, postgresql://USER@HOST/NAME, in place of --data.",
-)
-
 
 def _change(data: Path, database: str, edit: "Callable[[Zone], Zone]") -> None:
     from skymount.server.storage import zone_file
     from skymount.server.storage.cluster.choice import open_names
+    from skymount.server.storage.cluster.migrations import Tables
 
     if not database:
         zone_file.change(data, edit)
         return
-    with open_names(database, os.environ) as names:
+    with open_names(database, os.environ, Tables.MAKE) as names:
         names.change(edit)
 
 
 def _load(data: Path, database: str) -> "Zone":
     from skymount.server.storage import zone_file
     from skymount.server.storage.cluster.choice import open_names
+    from skymount.server.storage.cluster.migrations import Tables
 
     if not database:
         return zone_file.load(data)
-    with open_names(database, os.environ) as names:
+    with open_names(database, os.environ, Tables.KEEP) as names:
         return names.current()
 
 

@@ -157,8 +157,10 @@ def _parsed(address: str) -> Proxy:
     except httpx.InvalidURL:  # what is wrong may be part of a password
         raise UnavailableError("the address of a proxy in the environment is not valid") from None
     if url.scheme not in _PORTS or not url.host:
-        text = f"a proxy in the environment is no HTTP proxy, but {url.scheme[:20]}://"
-        raise UnavailableError(text)
+        raise UnavailableError(
+            f"the proxy {url.scheme[:20]}://{url.host} of the environment is not an HTTP proxy: "
+            "name one that is, or except the portal's host in no_proxy"
+        )
     authorization = b""
     if url.username or url.password:
         credentials = base64.b64encode(f"{url.username}:{url.password}".encode())

@@ -75,7 +75,7 @@ async def open_stream(
                 await _check_addresses(host, port, check)
             opened = await trio.open_tcp_stream(host, port)
         except OSError as error:
-            raise httpx.ConnectError(str(error)) from error
+            raise httpx.ConnectError(error.strerror or str(error)) from error
         stream = SocketStream(socket.socket(fileno=opened.socket.detach()))
         try:
             if check is not None:  # the addresses of the name may have changed meanwhile

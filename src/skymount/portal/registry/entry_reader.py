@@ -235,6 +235,7 @@ class EntryReader:
         NotFoundError if all say so; or `enough` of them, when the others fail. `to_replace`: one
         that is behind what was seen says so too, but is not one of `enough`.
         """
+        asked = self._clock()
         answers: dict[str, EntryState | None] = {}  # by portal; None: absent, or rolled back
         absent: set[str] = set()
         has_ended = False
@@ -251,7 +252,7 @@ class EntryReader:
                 answers[portal.url] = state
             finally:
                 if has_ended:
-                    self._take_late(ref, answers)
+                    self._take_late(ref, answers, asked)
             if state is None:
                 absent.add(portal.url)
                 raise NotFoundError("there is no such registry entry", status=404, url=portal.url)
@@ -270,7 +271,7 @@ class EntryReader:
             raise
         finally:
             has_ended = True
-            self._find_behind(ref, answers)
+            self._find_behind(ref, answers, asked)
 
     async def _ask_one(self, portal: PortalReader, ref: EntryId, named: bool) -> EntryState | None:
         registry = Registry(portal.http, self.marks)
@@ -285,15 +286,19 @@ class EntryReader:
         seen_at = found.mark.seen_at
         return EntryState(found.signed, found.requested_at, seen_at, trio.current_time())
 
-    def _take_late(self, ref: EntryId, answers: Mapping[str, EntryState | None]) -> None:
+    def _take_late(
+        self, ref: EntryId, answers: Mapping[str, EntryState | None], asked: float
+    ) -> None:
         states = [state for state in answers.values() if state is not None]
         if states:
             self.store(ref, newest(states))
-        self._find_behind(ref, answers)
+        self._find_behind(ref, answers, asked)
 
-    def _find_behind(self, ref: EntryId, answers: Mapping[str, EntryState | None]) -> None:
+    def _find_behind(
+        self, ref: EntryId, answers: Mapping[str, EntryState | None], asked: float
+    ) -> None:
         if self.repair is not None:
-            self.repair.compare(ref, answers)
+            self.repair.compare(ref, answers, asked)
 
     def store(self, ref: EntryId, state: EntryState) -> EntryState:
         """Cache a state unless a later one is cached, and tell watchers of a change; return it."""

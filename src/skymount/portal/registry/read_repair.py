@@ -48,8 +48,10 @@ class ReadRepair:
             _REMEMBERED, REPAIR_TIME, trio.current_time
         )  # the signature of what it was owed
 
-    def compare(self, ref: EntryId, answers: Mapping[str, EntryState | None]) -> None:
-        """Take what portals said of an entry; None: absent, or older than what was seen."""
+    def compare(self, ref: EntryId, answers: Mapping[str, EntryState | None], asked: float) -> None:
+        """Take what portals said of an entry when they were `asked`, by the ledger's clock; None:
+        absent, or older than what was seen.
+        """
         states = [state for state in answers.values() if state is not None]
         best = newest(states) if states else None
         behind = []
@@ -60,20 +62,28 @@ class ReadRepair:
                 self._repaired.pop((portal, ref), None)
         wanted = self._portals.intersection(behind)
         if wanted:
-            self._nursery.start_soon(self._owe, ref, wanted)
+            self._nursery.start_soon(self._owe, ref, wanted, best, asked)
 
-    async def _owe(self, ref: EntryId, portals: Collection[str]) -> None:
+    async def _owe(
+        self, ref: EntryId, portals: Collection[str], best: EntryState | None, asked: float
+    ) -> None:
         try:
-            await self._owe_newest(ref, portals)
+            await self._owe_newest(ref, portals, best, asked)
         except StorageError as error:
             log.info("registry entry %s: portals that lack it are not repaired: %s", ref, error)
         except Exception:  # a bug must not end the mount
             log.exception("registry entry %s: read repair failed", ref)
 
-    async def _owe_newest(self, ref: EntryId, portals: Collection[str]) -> None:
+    async def _owe_newest(
+        self, ref: EntryId, portals: Collection[str], best: EntryState | None, asked: float
+    ) -> None:
         found = await self._marks.in_thread(self._ledger.newest_entry, ref.public_key, ref.tweak)
         if found is None:
             return
+        if best is None or best.signed != found:
+            mark = await self._marks.find(ref)
+            if mark is None or mark.seen_at >= asked:
+                return  # it was written since: the portals may have it by now
         last = found.signature
         behind = [each for each in portals if self._repaired.get((each, ref)) != last]
         self._has_repaired = True

@@ -68,7 +68,7 @@ class VerifiedRegistry(EntryReader):
         self._is_own = is_own
         self.posting = Posting(self, policy, look=look, clock=clock)
         self.spool_changed = trio.Event()  # who waits for the next change replaces it
-        self._outcomes = WriteOutcomes(self, self.posting, self._wake_retry, gave_up)
+        self._outcomes = WriteOutcomes(self, self.posting, self.wake_senders, gave_up)
         self._write_locks: WeakValueDictionary[EntryId, trio.Lock] = WeakValueDictionary()
 
     def wake_senders(self) -> None:

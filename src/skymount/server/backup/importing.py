@@ -23,6 +23,7 @@ from skymount.server.backup import archive_format
 from skymount.server.config import PortalConfig
 from skymount.server.storage import zone_file
 from skymount.server.storage.cluster.choice import open_storage
+from skymount.server.storage.cluster.migrations import Tables
 from skymount.server.storage.disk_errors import StorageUnavailableError
 from skymount.server.storage.local.skyfile_files import BASE, EXTENSION, PAYLOAD, ROOTS
 from skymount.server.storage.portal_storage import PortalStorage
@@ -90,7 +91,7 @@ async def _import(
 ) -> Imported:
     done = Imported()
     metered = _Metered(file)
-    async with open_storage(config) as storage:
+    async with open_storage(config, Tables.MAKE) as storage:
         try:
             with tarfile.open(fileobj=cast(IO[bytes], metered), mode="r|") as tar:
                 await _Import(storage, tar, metered, done, with_skykeys, progress).run()
@@ -320,8 +321,6 @@ class _Import:
         expected = list[bytes]()
         try:
             skyfile = StoredSkyfile.of(skylink, base[:LAYOUT_SIZE], len(base), held)
-            if skyfile.is_cut_short:
-                raise _DamagedError("its base sector is cut short")
             for root, stored in list_sectors(skyfile):
                 if stored.source is held.payload:
                     expected.append(root)

@@ -1,9 +1,10 @@
 """The download endpoints (contract 3 and 4)."""
 
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import trio
+from cachetools import LRUCache
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,10 +27,17 @@ from skymount.server.storage.stored_range import StoredRange, read_chunks
 from skymount.wire.dialect import PRESETS
 from skymount.wire.http.byte_range import ByteRange
 from skymount.wire.http.responses import etag
+from skymount.wire.skylink import Skylink
 
 _MANY_SUBFILES = 2000  # with more, a selection may take over 1 ms and runs in a thread
 
 _HEADER_ROOM = 16 << 10  # bytes of metadata in the headers for clients that do not name themselves
+
+
+_GUESSED_TYPES = 4096  # that are remembered
+
+GuessedTypes = LRUCache[tuple[Skylink, tuple[int, int]], str]
+"""Guesses by the first bytes, of content that is one extent of a skyfile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,7 @@ class DownloadEndpoint:
     config: PortalConfig
     index: SkyfileIndex
     resolver: SkylinkResolver
+    guessed: GuessedTypes = field(default_factory=lambda: LRUCache(_GUESSED_TYPES))
 
     async def get(self, request: Request, *, attachment: bool = False) -> Response:
         """Answer GET and HEAD of a skylink, or of a path inside."""
@@ -80,7 +89,12 @@ class DownloadEndpoint:
         if opened.content is None:
             return _redirect(opened, request.scope["path"], request.scope["query_string"])
         return await _serve(
-            opened.resolved, opened.skyfile, opened.content, opened.request, request.headers
+            opened.resolved,
+            opened.skyfile,
+            opened.content,
+            opened.request,
+            request.headers,
+            self.guessed,
         )
 
 
@@ -136,6 +150,7 @@ async def _serve(
     content: SelectedContent,
     download: DownloadRequest,
     request_headers: Headers,
+    guessed: GuessedTypes,
 ) -> Response:
     query, payload = download.query, skyfile.stored.payload
     user_agent = request_headers.get("user-agent", "")
@@ -154,7 +169,7 @@ async def _serve(
         headers.append(("Content-Type", content.content_type))
         chunks = archive_chunks(content.archive, content.members, payload)
         return responses.StreamedResponse(200, headers, chunks, None)
-    content_type = await read_content_type(skyfile, content)
+    content_type = await read_content_type(skyfile, content, guessed)
     range_header = "" if is_error_page else query.range_header or request_headers.get("range", "")
     try:
         plan = conditional.plan_response(
@@ -170,8 +185,10 @@ async def _serve(
     return responses.StreamedResponse(status, headers, chunks, plan.length)
 
 
-async def read_content_type(skyfile: ParsedSkyfile, content: SelectedContent) -> str:
-    """Return the Content-Type of what is served."""
+async def read_content_type(
+    skyfile: ParsedSkyfile, content: SelectedContent, guessed: GuessedTypes
+) -> str:
+    """Return the Content-Type of what is served. A guess by the first bytes is remembered."""
     payload = skyfile.stored.payload
     known = media_type.stored_or_guessed(content.content_type, content.guess_by)
     if known or not content.size:
@@ -179,9 +196,16 @@ async def read_content_type(skyfile: ParsedSkyfile, content: SelectedContent) ->
     start = payload_ranges(content.extents, ByteRange(0, min(content.size, media_type.SNIFF_SIZE)))
     if payload.is_in_memory:
         return media_type.sniff(b"".join(read_chunks(payload, start)))
-    return media_type.sniff(
-        await trio.to_thread.run_sync(lambda: b"".join(read_chunks(payload, start)))
-    )
+    is_one = len(content.extents) == 1
+    key = (skyfile.stored.skylink, content.extents[0])
+    found = guessed.get(key) if is_one else None
+    if found is None:
+        found = media_type.sniff(
+            await trio.to_thread.run_sync(lambda: b"".join(read_chunks(payload, start)))
+        )
+        if is_one:
+            guessed[key] = found
+    return found
 
 
 def _body_chunks(

@@ -1,7 +1,7 @@
-"""One connection of a client: HTTP/1.1, and one ASGI request after another.
+"""One connection of a client: HTTP/1.1 by h11, and one ASGI request after another.
 
-`framing` and `response_framing` say what the bytes mean. `http_server` accepts connections and
-stops them; what requests are answered with, the ASGI application decides.
+`http_server` accepts connections and stops them; what requests are answered with, the ASGI
+application decides.
 """
 
 import time
@@ -9,22 +9,23 @@ from contextlib import suppress
 from email.utils import formatdate
 from functools import lru_cache
 
+import h11
 import trio
 from starlette.types import ASGIApp, Message, Scope
 
-from skymount.server.http.framing import RequestHead, RequestReader
-from skymount.server.http.response_framing import ResponseFraming, encode_head
-from skymount.server.http_error import HttpError
+from skymount.server.http.framing import StrictConnection
 
-_HEAD_LIMIT = 64 << 10  # bytes of a request line and its headers
+_HEADERS_LIMIT = 64 << 10  # bytes of a request line and its headers
 _RECEIVE_SIZE = 256 << 10  # bytes received at once
 _AHEAD_LIMIT = 64 << 10  # bytes of later requests that are received during a response
 _DRAIN_LIMIT = 64 << 20  # bytes read and dropped after an early response
 _DRAIN_TIME = 5.0  # seconds; then the connection is closed
 _PIECES_AT_ONCE = 32  # pieces of a body, as of tiny chunks, before other connections run
 _JOIN_LIMIT = 64 << 10  # bytes of a body that are copied, to be sent together with the head
-_CONTINUE = b"HTTP/1.1 100 \r\n\r\n"
+_BODILESS = frozenset({204, 304})
+_BODY_HEADERS = {b"content-length", b"transfer-encoding"}
 _GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
+_CLOSE = (b"connection", b"close")
 
 
 @lru_cache(maxsize=1)
@@ -37,7 +38,7 @@ class Connection:
 
     def __init__(self, stream: trio.SocketStream, app: ASGIApp, idle_timeout: float) -> None:
         self.stream = stream
-        self.reader = RequestReader(_HEAD_LIMIT)
+        self.http = StrictConnection(_HEADERS_LIMIT)
         self.is_stopping = False
         self._app = app
         self._idle_timeout = idle_timeout
@@ -61,61 +62,66 @@ class Connection:
         finally:
             await trio.aclose_forcefully(self.stream)
 
-    async def _receive_request(self) -> RequestHead | None:
+    async def _receive_request(self) -> h11.Request | None:
         """Return the next request; None when there is none to be answered."""
-        reader = self.reader
+        http = self.http
         with trio.move_on_after(self._idle_timeout) as scope:
-            try:
-                while (request := reader.next_head()) is None:
-                    self._idle = None if reader.ahead else scope
-                    data = await self.stream.receive_some(_RECEIVE_SIZE)
+            while True:
+                try:
+                    event = http.next_event()
+                except h11.RemoteProtocolError as error:
+                    await self.refuse(error)
+                    return None
+                if isinstance(event, h11.Request):
+                    return event
+                if event is not h11.NEED_DATA:
+                    return None
+                self._idle = None if http.trailing_data[0] else scope
+                try:
+                    http.receive_data(await self.stream.receive_some(_RECEIVE_SIZE))
+                finally:
                     self._idle = None
-                    if not data and reader.ahead:
-                        raise HttpError(400, "a request is not complete")
-                    if not data:
-                        return None
-                    reader.receive(data)
-                return request
-            except HttpError as error:
-                await self.refuse(error)
-            finally:
-                self._idle = None
         return None
 
-    async def _answer(self, request: RequestHead) -> bool:
+    async def _answer(self, request: h11.Request) -> bool:
         """Have the application answer; return whether another request may follow."""
         exchange = _Exchange(self, request)
         await self._app(exchange.scope, exchange.receive, exchange.send)
-        if not exchange.is_complete:
+        http = self.http
+        if http.our_state not in (h11.DONE, h11.MUST_CLOSE):
             return False  # the client sees that the response is not complete
-        if self.reader.has_body:
-            await self._drain(closes=exchange.closes)
-        return not (exchange.closes or self.reader.has_body)
+        await self._drain()
+        if http.our_state is h11.DONE and http.their_state is h11.DONE:
+            http.start_next_cycle()
+            return True
+        return False
 
-    async def _drain(self, *, closes: bool) -> None:
+    async def _drain(self) -> None:
         """Read the rest of a body: closing with unread bytes can cost the client the response."""
-        reader, size, pieces = self.reader, 0, 0
-        with trio.move_on_after(_DRAIN_TIME), suppress(HttpError):
-            if closes:
+        http, size, pieces = self.http, 0, 0
+        if http.their_state is not h11.SEND_BODY:
+            return
+        with trio.move_on_after(_DRAIN_TIME), suppress(h11.RemoteProtocolError):
+            if http.our_state is h11.MUST_CLOSE:
                 await self.stream.send_eof()  # the client may wait for it
-            while reader.has_body and size < _DRAIN_LIMIT:
-                piece = reader.next_piece()
-                if piece is None:
-                    data = await self.stream.receive_some(_RECEIVE_SIZE)
-                    if not data:
-                        break
-                    reader.receive(data)
-                else:
-                    size, pieces = size + len(piece), pieces + 1
+            while http.their_state is h11.SEND_BODY and size < _DRAIN_LIMIT:
+                event = http.next_event()
+                if event is h11.NEED_DATA:
+                    http.receive_data(await self.stream.receive_some(_RECEIVE_SIZE))
+                elif isinstance(event, h11.Data):
+                    size, pieces = size + len(event.data), pieces + 1
                     if pieces % _PIECES_AT_ONCE == 0:
                         await trio.lowlevel.checkpoint()
 
-    async def refuse(self, error: HttpError) -> None:
+    async def refuse(self, error: h11.RemoteProtocolError) -> None:
         """Answer what is no proper request, without a body, and read on for a while."""
-        stream = self.stream
-        headers = [(b"content-length", b"0"), (b"connection", b"close"), _date(int(time.time()))]
+        http, stream = self.http, self.stream
+        if http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        headers = [(b"content-length", b"0"), _CLOSE, _date(int(time.time()))]
+        response = h11.Response(status_code=error.error_status_hint, headers=headers)
         with suppress(*_GONE), trio.move_on_after(_DRAIN_TIME):
-            await stream.send_all(encode_head(error.status, headers))
+            await stream.send_all(http.send(response) or b"")
             await stream.send_eof()
             size = 0
             while size < _DRAIN_LIMIT and (data := await stream.receive_some(_RECEIVE_SIZE)):
@@ -125,58 +131,56 @@ class Connection:
 class _Exchange:
     """One request and its response, as ASGI has them."""
 
-    def __init__(self, connection: Connection, request: RequestHead) -> None:
+    def __init__(self, connection: Connection, request: h11.Request) -> None:
         self._connection = connection
-        self._reader = connection.reader
+        self._http = connection.http
         self._stream = connection.stream
         self._start: Message | None = None
-        self._response = ResponseFraming(request)
-        self._is_begun = False  # the response, or that there is none
-        self._waits_for_continue = request.expects_continue and self._reader.has_body
-        self._is_received = False  # the whole body
         self._pieces = 0
-        self.is_complete = False
-        """Whether the whole response was sent."""
+        self._is_bodiless = request.method == b"HEAD"
         path, _, query = request.target.partition(b"?")
+        headers = list(request.headers)
         self.scope: Scope = {
             "type": "http",
-            "http_version": "1.0" if request.is_1_0 else "1.1",
+            "http_version": request.http_version.decode(),
             "method": request.method.decode(),
             "scheme": "http",
             "path": path.decode("latin-1"),
             "raw_path": path,
             "query_string": query,
-            "headers": request.headers,
+            "headers": headers,
         }
-
-    @property
-    def closes(self) -> bool:
-        """Whether the connection ends with the response."""
-        return self._response.closes
+        self._has_body = any(name in _BODY_HEADERS for name, _ in headers)
+        if not self._has_body:
+            self._http.next_event()  # the end of the request
 
     async def receive(self) -> Message:
         """Return the next piece of the body; when there is none, wait until the client goes."""
-        if self._is_received:
+        if not self._has_body:
+            self._has_body = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        http = self._http
+        if http.their_state is not h11.SEND_BODY:
             return await self._receive_end()
-        if self._waits_for_continue and not self._is_begun:
+        if http.they_are_waiting_for_100_continue:
+            go_on = h11.InformationalResponse(status_code=100, headers=[])
             with suppress(*_GONE):
-                await self._stream.send_all(_CONTINUE)
-        self._waits_for_continue = False
-        reader = self._reader
-        try:
-            while (piece := reader.next_piece()) is None:
-                if not await self._receive_more():
-                    return {"type": "http.disconnect"}
-        except HttpError as error:
-            if not self._is_begun:
-                self._is_begun = True
+                await self._stream.send_all(http.send(go_on) or b"")
+        while True:
+            try:
+                event = http.next_event()
+            except h11.RemoteProtocolError as error:
                 await self._connection.refuse(error)
-            return {"type": "http.disconnect"}
-        self._pieces += 1
-        if self._pieces % _PIECES_AT_ONCE == 0:
-            await trio.lowlevel.checkpoint()
-        self._is_received = not reader.has_body
-        return {"type": "http.request", "body": piece, "more_body": reader.has_body}
+                return {"type": "http.disconnect"}
+            if isinstance(event, h11.Data):
+                self._pieces += 1
+                if self._pieces % _PIECES_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
+                return {"type": "http.request", "body": bytes(event.data), "more_body": True}
+            if isinstance(event, h11.EndOfMessage):
+                return {"type": "http.request", "body": b"", "more_body": False}
+            if not await self._receive_more():
+                return {"type": "http.disconnect"}
 
     async def _receive_end(self) -> Message:
         """Wait until the client has gone. One that only sends nothing more may still read: whether
@@ -184,8 +188,8 @@ class _Exchange:
         """
         with suppress(*_GONE):
             while data := await self._stream.receive_some(_RECEIVE_SIZE):
-                self._reader.receive(data)
-                if self._reader.ahead >= _AHEAD_LIMIT:
+                self._http.receive_data(data)
+                if len(self._http.trailing_data[0]) >= _AHEAD_LIMIT:
                     break
             await trio.sleep_forever()
         return {"type": "http.disconnect"}
@@ -196,7 +200,8 @@ class _Exchange:
             data = await self._stream.receive_some(_RECEIVE_SIZE)
         except _GONE:
             return False
-        self._reader.receive(data)
+        if data:
+            self._http.receive_data(data)
         return bool(data)
 
     async def send(self, message: Message) -> None:
@@ -204,22 +209,25 @@ class _Exchange:
         if message["type"] == "http.response.start":
             self._start = message
             return
-        pieces = list[bytes]()
+        http, pieces = self._http, list[bytes]()
         if self._start is not None:
             pieces.append(self._head(self._start))
             self._start = None
-        body, is_last = message.get("body", b""), not message.get("more_body", False)
-        pieces += self._response.body(body)
-        if is_last:
-            pieces.append(self._response.end())
+        body = b"" if self._is_bodiless else message.get("body", b"")
+        if body:
+            pieces += http.send_with_data_passthrough(h11.Data(data=body)) or ()
+        if not message.get("more_body", False):
+            pieces.append(http.send(h11.EndOfMessage()) or b"")
         if len(body) <= _JOIN_LIMIT:
             pieces = [b"".join(pieces)]
         for piece in pieces:
             if piece:
                 await self._stream.send_all(piece)
-        self.is_complete = is_last
 
     def _head(self, start: Message) -> bytes:
-        self._is_begun = True
-        self._response.closes |= self._connection.is_stopping or self._waits_for_continue
-        return self._response.head(start["status"], [*start["headers"], _date(int(time.time()))])
+        status = start["status"]
+        self._is_bodiless = self._is_bodiless or status in _BODILESS
+        headers = [*start["headers"], _date(int(time.time()))]
+        if self._connection.is_stopping or self._http.they_are_waiting_for_100_continue:
+            headers.append(_CLOSE)
+        return self._http.send(h11.Response(status_code=status, headers=headers)) or b""

@@ -9,6 +9,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from skymount.errors import StorageError
 from skymount.server.http_error import HttpError
 from skymount.wire.dialect import PRESETS
 from skymount.wire.http.responses import encode_error
@@ -63,12 +64,13 @@ class StreamedResponse(Response):
         self.raw_headers = encode_headers(headers)
         self._chunks = chunks
         self._is_begun = self._is_sent = False
-        self._failure: HttpError | None = None
+        self._failure: HttpError | StorageError | OSError | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it; stop reading as soon as the client has gone.
 
-        If nothing can be read, the answer is the error; later the response is broken off.
+        HttpError, StorageError or OSError if nothing can be read, and nothing was sent. Later the
+        response is broken off.
         """
         if self._chunks is None or scope["method"] == "HEAD":
             await self._begin(send)
@@ -79,9 +81,8 @@ class StreamedResponse(Response):
                 nursery.cancel_scope.cancel()
             if self._failure is not None:
                 if not self._is_begun:
-                    await of_http_error(self._failure)(scope, receive, send)
-                    return
-                _log.warning("%r: broken off: %s", scope["path"], self._failure)
+                    raise self._failure
+                _log.error("%s %r: broken off: %s", scope["method"], scope["path"], self._failure)
             if not self._is_sent:
                 raise ClientDisconnect
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -98,7 +99,7 @@ class StreamedResponse(Response):
                 while (chunk := await trio.to_thread.run_sync(next, chunks, None)) is not None:
                     await self._begin(send)
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            except HttpError as error:
+            except (HttpError, StorageError, OSError) as error:
                 self._failure = error
                 return
         await self._begin(send)

@@ -96,7 +96,11 @@ class ContentPages:
         if not _is_isolated(request):
             return await self.download.serve(request, opened)
         query, content = opened.request.query, opened.content
-        kind = "" if content is None else await read_content_type(opened.skyfile, content)
+        kind = (
+            ""
+            if content is None
+            else await read_content_type(opened.skyfile, content, self.download.guessed)
+        )
         if not is_inert(kind) and not query.attachment:
             if target := self.hosts.url(request):
                 return _redirect(target)
@@ -170,7 +174,7 @@ class ContentPages:
         if content is None:
             raise HttpError(404, "Not Found")
         path, skylink = opened.request.path, opened.resolved.skylink
-        kind = await read_content_type(skyfile, content)
+        kind = await read_content_type(skyfile, content, self.download.guessed)
         shown, text = preview_kind(kind), ""
         if shown == "text":
             start = content.extents[0][0]

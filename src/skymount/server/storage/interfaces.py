@@ -20,9 +20,16 @@ from skymount.wire.skylink import Skylink
 class Upload(Protocol):
     """A skyfile on its way into a store. Nobody finds any of it before `publish`."""
 
-    def put_sector(self, index: int, root: bytes, sector: bytes) -> None:
+    def put_sector(
+        self,
+        index: int,
+        root: bytes,
+        sector: bytes | bytearray,
+        stored: Callable[[], None] | None = None,
+    ) -> None:
         """Store a sector of the payload, the last one without padding. Any thread may call, and
-        several at once; StorageError, DiskFullError.
+        several at once; StorageError, DiskFullError. Unless it raises, `stored` is called when the
+        sector is not needed any more, by any thread and maybe later.
         """
 
     def publish(self, skylink: Skylink, built: BuiltSkyfile) -> None:

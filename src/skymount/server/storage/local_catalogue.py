@@ -11,6 +11,7 @@ and tries again. Names of encrypted skyfiles are not in it: they would be readab
 import logging
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -72,25 +73,32 @@ class LocalCatalogue:
 
     def _reopen(self) -> None:
         """Open the database, and note what has to be compared; StorageError."""
-        try:
-            database = CatalogueDatabase.open(self._path)
+        with ExitStack() as undone:
+            # Skyfiles that are removed while there is no catalogue keep their rows.
+            undone.callback(catalogue_mark.remove, self._mark)
+            database = undone.enter_context(closing(self._open_database()))
             totals = database.totals
-        except StorageError as error:
-            catalogue_mark.remove(self._mark)
-            if not catalogue_database.is_damage(error):
-                raise
-            _log.warning("%s; it is made anew", error)
-            catalogue_database.discard(self._path)
-            database = CatalogueDatabase.open(self._path)
-            totals = database.totals
-        changed = catalogue_mark.take(
-            self._mark, totals, self._store.shard_times(), self._store.newest_small()
-        )
+            changed = catalogue_mark.take(
+                self._mark, totals, self._store.shard_times(), self._store.newest_small()
+            )
+            undone.pop_all()
         self._stale = set(SHARDS) if changed is None else changed
         self._is_checked = changed is not None or totals == (0, 0)
         self._database = database
         if not self._stale:
             self._complete.set()
+
+    def _open_database(self) -> CatalogueDatabase:
+        """Open it, or make it anew if it is damaged."""
+        try:
+            return CatalogueDatabase.open(self._path)
+        except StorageError as error:
+            if not catalogue_database.is_damage(error):
+                raise
+            _log.warning("%s; it is made anew", error)
+        catalogue_mark.remove(self._mark)
+        catalogue_database.discard(self._path)
+        return CatalogueDatabase.open(self._path)
 
     def close(self) -> None:
         """Close it, and leave the mark of a clean end if it is complete. Blocks."""

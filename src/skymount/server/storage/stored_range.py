@@ -65,13 +65,13 @@ class _OpenFile:
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """Stored bytes that are a file."""
+    """Stored bytes that are a file of a skyfile."""
 
     path: Path
 
     @property
     def name(self) -> str:
-        return self.path.name
+        return f"{self.path.parent.name}/{self.path.name}"
 
     def open(self) -> OpenBytes:
         return _OpenFile(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC))

@@ -93,6 +93,8 @@ class StoredSkyfile:
         base = StoredRange(source, 0, size)
         nothing = replace(base, length=0)
         skyfile = cls(skylink, layout, parts, base, nothing, nothing, nothing)
+        if skyfile._is_cut_short:
+            raise StorageError(f"stored skyfile {skylink} is damaged: its base sector is cut short")
         return skyfile if is_encrypted(layout) else _with_ranges(skyfile, layout)
 
     @property
@@ -100,7 +102,7 @@ class StoredSkyfile:
         return is_encrypted(self.layout)
 
     @property
-    def is_cut_short(self) -> bool:
+    def _is_cut_short(self) -> bool:
         """Whether bytes of the base sector are missing. Zeros at its end do not change its root."""
         layout = self.layout
         if self.is_encrypted:

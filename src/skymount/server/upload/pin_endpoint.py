@@ -1,5 +1,6 @@
 """The endpoint that pins (wire notes 4.7). What only upstream has is brought here first."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -78,20 +79,31 @@ class PinEndpoint:
         stored = parsed.stored
         built = _built(parsed)
         trio.from_thread.run_sync(room.take, built.disk_size(stored.layout.filesize))
-        upload = self.store.begin_in_parts()
-        assert upload is not None  # only a store on this disk has upstream portals
+        upload = self.store.begin()
         try:
             if not stored.layout.is_inline:
                 size = stored.layout.filesize
                 if stored.is_encrypted:  # its sectors are stored whole, as they are
                     size = len(built.roots) // ROOT_SIZE * SECTOR_SIZE
-                offset = 0
-                for data in read_chunks(StoredRange(stored.payload.source, 0, size)):
-                    upload.put_part(offset, data)
-                    offset += len(data)
+                chunks = read_chunks(StoredRange(stored.payload.source, 0, size))
+                for index, sector in enumerate(_sectors(chunks)):
+                    root = built.roots[index * ROOT_SIZE : (index + 1) * ROOT_SIZE]
+                    upload.put_sector(index, root, sector)
             upload.publish(stored.skylink, built)
         finally:
             upload.close()
+
+
+def _sectors(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Join chunks; the last sector may be shorter."""
+    joined = bytearray()
+    for chunk in chunks:
+        joined += chunk
+        while len(joined) >= SECTOR_SIZE:
+            yield bytes(joined[:SECTOR_SIZE])
+            del joined[:SECTOR_SIZE]
+    if joined:
+        yield bytes(joined)
 
 
 def _built(parsed: ParsedSkyfile) -> BuiltSkyfile:

@@ -5,14 +5,16 @@ Where the store takes parts of a sector, and nothing is encrypted, they are part
 
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar, TypeVarTuple
 
 import trio
 
 from skymount.concurrency import in_one_of
 from skymount.large_buffers import return_free_memory
+from skymount.server.http_error import HttpError
 from skymount.server.storage.disk_errors import StorageUnavailableError
 from skymount.server.storage.interfaces import ContentStore, Upload
 from skymount.server.storage.stored_skyfile import BuiltSkyfile
@@ -27,6 +29,11 @@ _Result = TypeVar("_Result")
 PART_SIZE = 1 << 20
 """Bytes of a part. It is all that an upload holds while its client is slow."""
 
+SECTORS_IN_MEMORY = 22
+"""Whole sectors of all uploads, from when they fill until they are stored."""
+
+_BEGINNING = 256 << 10  # bytes of a sector that may be here before it is one of those
+_FILL_TIME = 60.0  # seconds in which a client has to fill one while others wait
 _IN_FLIGHT = 3  # parts of one upload being hashed and written while the next one fills
 _IN_FLIGHT_IN_ALL = 12
 _WHOLE_IN_MEMORY = 12  # uploads whose base sector, over _QUICK_SIZE, has their content
@@ -53,6 +60,8 @@ class UploadLimits:
     )
     in_flight: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(_IN_FLIGHT_IN_ALL))
     whole: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(_WHOLE_IN_MEMORY))
+    sectors: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(SECTORS_IN_MEMORY))
+    fill_time: float = _FILL_TIME
     under_way: int = 0
     received: int = 0
     """Bytes of the uploads that ended since memory was given back."""
@@ -87,6 +96,7 @@ class SectorWriter:
         self._part_size = SECTOR_SIZE if self._parts is None else PART_SIZE
         self._in_flight = trio.Semaphore(_IN_FLIGHT)
         self._buffer = bytearray()
+        self._sector_since: float | None = None  # when the buffer became a sector in memory
         self._groups: list[bytes] = []  # of each part, in order
         self._is_whole = False  # it is one of those in memory
         self.size = 0
@@ -99,29 +109,50 @@ class SectorWriter:
     async def write(self, data: bytes) -> None:
         self.size += len(data)
         rest = memoryview(data)
-        while len(self._buffer) + len(rest) >= self._part_size:
+        while rest:
+            if self._part_size == SECTOR_SIZE and len(self._buffer) + len(rest) > _BEGINNING:
+                await self._enter_sector()
             room = self._part_size - len(self._buffer)
             self._buffer += rest[:room]
             rest = rest[room:]
-            await self._start_part()
-        self._buffer += rest
+            if len(self._buffer) == self._part_size:
+                await self._start_part()
+
+    async def _enter_sector(self) -> None:
+        """Make the buffer one of the sectors in memory, once there is room; HttpError 408 if its
+        client is so slow that it keeps others waiting.
+        """
+        sectors = self._limits.sectors
+        if self._sector_since is None:
+            await sectors.acquire()
+            self._sector_since = trio.current_time()
+        elif (
+            sectors.statistics().tasks_waiting
+            and trio.current_time() > self._sector_since + self._limits.fill_time
+        ):
+            raise HttpError(408, "failed to upload file: the body came too slowly")
 
     async def _start_part(self) -> None:
-        index, part = len(self._groups), self._buffer
-        self._buffer = bytearray()
-        self._groups.append(b"")
         await self._in_flight.acquire()
         with _refusing(), trio.fail_after(_PATIENCE):
             await self._limits.in_flight.acquire()
-        self._nursery.start_soon(self._write_part, index, part)
+        index, part, is_sector = len(self._groups), self._buffer, self._sector_since is not None
+        self._buffer, self._sector_since = bytearray(), None
+        self._groups.append(b"")
+        self._nursery.start_soon(self._write_part, index, part, is_sector)
 
-    async def _write_part(self, index: int, part: bytearray) -> None:
+    async def _write_part(self, index: int, part: bytearray, is_sector: bool) -> None:
         try:
             self._groups[index], sector = await self._in_thread(self._hash, index, part)
             if self._upload is not None and self._parts is None:
                 # Not by a thread that hashes: it may wait for another machine.
-                await trio.to_thread.run_sync(self._put, self._upload, index, sector)
+                stored = partial(self._release_later, trio.lowlevel.current_trio_token())
+                put = partial(self._put, self._upload, index, sector)
+                await trio.to_thread.run_sync(put, stored if is_sector else None)
+                is_sector = False
         finally:
+            if is_sector:
+                self._limits.sectors.release()
             self._limits.in_flight.release()
             self._in_flight.release()
 
@@ -137,8 +168,19 @@ class SectorWriter:
             self._parts.put_part(index * PART_SIZE, part)
         return groups, part
 
-    def _put(self, upload: Upload, index: int, sector: bytearray) -> None:
-        upload.put_sector(index, merkle.joined_root([self._groups[index]]), bytes(sector))
+    def _release_later(self, loop: trio.lowlevel.TrioToken) -> None:
+        with suppress(trio.RunFinishedError):
+            loop.run_sync_soon(self._limits.sectors.release)
+
+    def _put(
+        self,
+        upload: Upload,
+        index: int,
+        sector: bytearray,
+        stored: Callable[[], None] | None,
+    ) -> None:
+        root = merkle.joined_root([self._groups[index]])
+        upload.put_sector(index, root, sector, stored)
 
     async def build(self, metadata: bytes) -> tuple[BuiltSkyfile, Skylink]:
         """Return what to `publish`, once all of the content is written."""
@@ -195,6 +237,9 @@ class SectorWriter:
 
     def end(self) -> None:
         """Let others take its place in memory."""
+        if self._sector_since is not None:
+            self._sector_since = None
+            self._limits.sectors.release()
         if self._is_whole:
             self._is_whole = False
             self._limits.whole.release()

@@ -5,7 +5,6 @@ reads it: chunk by chunk, each proved before any of it is served, with read-ahea
 and encrypted content are read sector by sector.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -153,12 +152,6 @@ class RemoteSkyfile:
     def encrypted_roots(self) -> bytes:
         """Return nothing: the sectors are not listed, but found at upstream."""
         return b""
-
-    def size(self) -> int:
-        return 0
-
-    def stored_at(self) -> float:
-        return time.time()
 
     def _sectors(self, roots: Callable[[], bytes]) -> StoredBytes:
         return JoinedSectors(str(self._skylink), self._all.threads, self._all.sectors, roots)

@@ -53,7 +53,7 @@ def test_a_mount(box: Sandbox, mount: Mount, portal: str, tmp_path: Path) -> Non
     assert f"pid {mount.daemon.pid}, " in first
     text = "\n".join(others)
     assert f"portals       {portal}  works, answers in " in text
-    assert "were hits" in text
+    assert "% hits in " in text
     assert "1 skylink, 0 domains, 1 file open, 0 requests under way" in text
     assert found["state"] == "running"
     status = found["status"]

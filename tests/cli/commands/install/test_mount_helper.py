@@ -1,5 +1,7 @@
 """How a line of fstab becomes a call of `skymount mount`."""
 
+import sys
+
 import pytest
 
 from skymount.cli.commands.install.mount_helper import parse_call
@@ -55,3 +57,18 @@ def test_a_check_mounts_nothing(sandbox: Sandbox) -> None:
     sandbox.succeed("mount-helper", "-f", "none", "/absent", "-o", "rw")
     said = sandbox.fail("mount-helper", "-f", "none", "/absent", "-o", "rw,bogus", code=2)
     assert said.startswith("unknown mount option bogus;")
+
+
+def test_its_messages_name_a_command_that_works(sandbox: Sandbox) -> None:
+    """Also when mount(8) calls it by its own name."""
+    helper = sandbox.root / "mount.skymount"
+    helper.write_text(
+        f"#!{sys.executable}\nimport sys\nsys.argv[0] = __file__\n"
+        "from skymount.__main__ import main\nmain()\n"
+    )
+    helper.chmod(0o755)
+    done = sandbox.run(helper, "none")
+    assert done.stderr == (
+        "skymount: Missing argument 'DIRECTORY'. See `skymount mount-helper --help`.\n"
+    )
+    assert sandbox.run(helper, "--help").stdout.startswith("Usage: skymount mount-helper [OPTIONS]")

@@ -10,6 +10,7 @@ import pytest
 from skymount.server.config import ClusterSettings
 from skymount.server.storage.cluster.content_store import SharedContent
 from skymount.server.storage.cluster.database import Database
+from skymount.server.storage.cluster.migrations import Tables
 from skymount.server.storage.cluster.objects import Objects
 from tests.portal_process import PortalProcess, portal_process
 from tests.server.storage.cluster.servers import (
@@ -72,7 +73,7 @@ def opened_content(shared: Shared) -> Iterator[SharedContent]:
             environment.setenv(name, value)
         objects = Objects(ClusterSettings(BUCKET, shared.prefix, url, shared.endpoint))
     with (
-        closing(Database.open(url)) as database,
+        closing(Database.open(url, Tables.UPDATE)) as database,
         closing(SharedContent(objects, database)) as opened,
     ):
         yield opened

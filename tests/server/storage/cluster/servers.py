@@ -17,6 +17,8 @@ from pathlib import Path
 
 import httpx
 
+from tests.ports import unused_port
+
 ROOT = Path(__file__).resolve().parents[4]
 S3RVER = ROOT / ".venv/s3rver/node_modules/.bin/s3rver"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "S3RVER", "AWS_SECRET_ACCESS_KEY": "S3RVER"}
@@ -276,7 +278,7 @@ class S3rver:
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        port = self.url.rpartition(":")[2] or "0"
+        port = self.url.rpartition(":")[2] or str(unused_port())
         # Listings of more than 1000 objects need a cipher that OpenSSL 3 has as a legacy.
         command = ["node", "--openssl-legacy-provider", "-r", str(ATOMIC_PUT)]
         command.append(str(S3RVER.resolve()))

@@ -235,8 +235,8 @@ def test_many_readers(content: SharedContent) -> None:
     assert found is not None
     opened = content.open_sectors(content.load_known(found.skylink).payload_roots)
     assert isinstance(opened, SectorReader)
-    crowded = SectorReader(content.objects, Fetching(1, 1), opened.roots)
-    other = SectorReader(content.objects, crowded.fetching, opened.roots)
+    crowded = SectorReader(Fetching(content.objects, 1, 1), opened.roots)
+    other = SectorReader(crowded.fetching, opened.roots)
     with closing(crowded.fetching), closing(crowded), closing(other):
         for reader in (crowded, other):
             reader.announce(7, len(payload) - 7)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from skymount.errors import BadSignatureError, MalformedError, RevisionError
 from skymount.server.storage.cluster.database import Database
 from skymount.server.storage.cluster.entries import SharedEntries
+from skymount.server.storage.cluster.migrations import Tables
 from skymount.server.storage.disk_errors import StorageUnavailableError
 from skymount.server.storage.entry_store import EntryStore
 from skymount.server.storage.interfaces import Entries
@@ -35,7 +36,7 @@ def url(postgres: Postgres) -> str:
 
 @pytest.fixture(scope="module")
 def database(url: str) -> Iterator[Database]:
-    with closing(Database.open(url)) as opened:
+    with closing(Database.open(url, Tables.UPDATE)) as opened:
         yield opened
 
 

@@ -21,6 +21,7 @@ from skymount.server.config import ClusterSettings
 from skymount.server.storage.cluster import skyfile_rows
 from skymount.server.storage.cluster.content_store import SKYFILES, SharedContent
 from skymount.server.storage.cluster.database import Database
+from skymount.server.storage.cluster.migrations import Tables
 from skymount.server.storage.cluster.objects import Objects
 from skymount.server.storage.cluster.sweeper import sweep
 from tests.portal_process import PortalProcess
@@ -159,7 +160,7 @@ def assert_rows_protect(shared: Shared) -> None:
     url = shared.postgres.url(shared.database)
     objects = Objects(ClusterSettings(BUCKET, shared.prefix, url, shared.endpoint))
     with (
-        closing(Database.open(url)) as database,
+        closing(Database.open(url, Tables.UPDATE)) as database,
         closing(SharedContent(objects, database)) as content,
     ):
         links = [str(link) for link in content.skylinks()]

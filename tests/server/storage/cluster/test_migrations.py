@@ -1,8 +1,11 @@
 """Portals of two versions at one database."""
 
 import hashlib
+import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -10,9 +13,14 @@ import pytest
 from skymount.errors import StorageError
 from skymount.server.storage.cluster import migrations, skyfile_rows
 from skymount.server.storage.cluster.database import Database
+from skymount.server.storage.cluster.migrations import Tables
 from skymount.server.storage.retention.shared_pins import SharedPins
 from skymount.wire.skylink import Skylink
-from tests.server.storage.cluster.servers import Postgres
+from tests.portal_process import portal_process
+from tests.server.raw_connection import eventually
+from tests.server.storage.cluster.conftest import StartPortal
+from tests.server.storage.cluster.servers import CREDENTIALS, Postgres, Shared
+from tests.skymount_process import Sandbox
 
 pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.timeout(180)]
 
@@ -35,10 +43,8 @@ def row(number: int, kept: int) -> tuple[object, ...]:
     return str(link(number)), b"r" * 32, "a", "a", kept, kept, 0, False, float(number)
 
 
-@pytest.fixture
-def url(postgres: Postgres) -> str:
-    """A database as the release made it, with one skyfile."""
-    url = postgres.url(postgres.new_database())
+def make_released(url: str) -> str:
+    """Make tables as the release did, with one skyfile."""
     with psycopg.connect(url, autocommit=True) as former:
         former.execute("CREATE TABLE skymount_schema (version integer, oldest integer)")
         for step in migrations.STEPS[:RELEASED]:
@@ -46,6 +52,11 @@ def url(postgres: Postgres) -> str:
         former.execute("INSERT INTO skymount_schema VALUES (%s, 1)", (RELEASED,))
         former.execute(FORMER_PUT, row(1, 1000))
     return url
+
+
+@pytest.fixture
+def url(postgres: Postgres) -> str:
+    return make_released(postgres.url(postgres.new_database()))
 
 
 def test_released_steps_stay_as_they_are() -> None:
@@ -61,7 +72,7 @@ def test_both_versions_are_counted(url: str) -> None:
     """RT8: what a portal of the version before stores and removes, too."""
     with (
         psycopg.connect(url, autocommit=True) as former,
-        closing(Database.open(url)) as database,
+        closing(Database.open(url, Tables.UPDATE)) as database,
     ):
         assert skyfile_rows.totals(database) == (1, 1000)
         assert former.execute(FORMER_PUT, row(2, 500)).fetchone() == (True,)
@@ -79,7 +90,7 @@ def test_the_version_before_stores_nothing_that_is_being_removed(url: str) -> No
     """RT7: it does not know of it, so the database refuses."""
     with (
         psycopg.connect(url, autocommit=True) as former,
-        closing(Database.open(url)) as database,
+        closing(Database.open(url, Tables.UPDATE)) as database,
     ):
         database.write(
             "begin a removal",
@@ -99,7 +110,7 @@ def test_a_transaction_of_the_version_before_is_counted(url: str) -> None:
 
     def open_new() -> None:
         try:
-            opened.append(Database.open(url))
+            opened.append(Database.open(url, Tables.UPDATE))
         except StorageError as error:
             failures.append(error)
 
@@ -114,3 +125,75 @@ def test_a_transaction_of_the_version_before_is_counted(url: str) -> None:
     assert not failures
     with closing(opened[0]) as database:
         assert skyfile_rows.totals(database) == (2, 1500)
+
+
+def test_portals_that_start_meanwhile_wait(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """SP7: for the one that changes the tables, as long as that takes; the log says so."""
+    told = "another portal changes the tables of the database"
+    with ThreadPoolExecutor(4) as threads:
+        with psycopg.connect(url) as migrating:
+            migrating.execute("SELECT pg_advisory_xact_lock(x'736b0003'::bigint)")
+            opening = [threads.submit(Database.open, url, Tables.UPDATE) for _ in range(4)]
+            eventually(lambda: sum(told in message for message in caplog.messages) == 4)
+            assert not any(each.done() for each in opening)
+            assert versions(url) == [(RELEASED, 1)]
+        for each in opening:
+            with closing(each.result(60)) as database:
+                assert skyfile_rows.totals(database) == (1, 1000)
+    assert versions(url) == [(migrations.VERSION, migrations.OLDEST)]
+
+
+def versions(url: str) -> list[tuple[int, int]]:
+    with psycopg.connect(url) as connection:
+        return connection.execute("SELECT version, oldest FROM skymount_schema").fetchall()
+
+
+def test_commands_leave_older_tables_as_they_are(
+    shared: Shared, start: StartPortal, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """SP7: they name what brings them up to date. Those about names work: names are the same."""
+    box, archive = sandbox.with_env(**CREDENTIALS), tmp_path / "archive"
+    with portal_process(tmp_path / "data"):
+        pass
+    box.succeed("portal", "export", archive, "--data", tmp_path / "data")
+    url = make_released(shared.postgres.url(shared.database))
+    skylink = str(link(1))
+    for command in ("list", f"pin {skylink}", f"import {archive}"):
+        said = box.fail("portal", *command.split(), *shared.arguments)
+        assert f"its tables are of version {RELEASED}, and this command needs" in said, command
+        assert "start a portal of this skymount, which brings them up to date" in said
+    box.succeed("portal", "hns", "set", "example", skylink, "--database", url)
+    assert "example" in box.succeed("portal", "hns", "list", "--database", url)
+    box.succeed("portal", "hns", "remove", "example", "--database", url)
+    assert versions(url) == [(RELEASED, 1)]
+    with start(shared):
+        assert skylink in box.succeed("portal", "list", *shared.arguments)
+    assert versions(url) == [(migrations.VERSION, migrations.OLDEST)]
+
+
+def test_commands_on_an_empty_database(shared: Shared, sandbox: Sandbox, tmp_path: Path) -> None:
+    """SP7: what only reads, or changes what is there, makes no tables; `hns set` does."""
+    box = sandbox.with_env(**CREDENTIALS)
+    url = shared.postgres.url(shared.database)
+    for command in ("list", f"pin {link(1)}"):
+        said = box.fail("portal", *command.split(), *shared.arguments)
+        assert "it has no tables of a portal" in said, command
+    assert "it has no tables" in box.fail("portal", "hns", "list", "--database", url)
+    assert shared.postgres.execute(shared.database, "SELECT to_regclass('skymount_schema')") == "\n"
+    box.succeed("portal", "hns", "set", "example", str(link(1)), "--database", url)
+    assert versions(url) == [(migrations.VERSION, migrations.OLDEST)]
+
+
+def test_a_user_who_may_only_read(shared: Shared, sandbox: Sandbox) -> None:
+    """SP7: tables that are up to date are read without the right to make any."""
+    box = sandbox.with_env(**CREDENTIALS)
+    url = shared.postgres.url(shared.database)
+    Database.open(url, Tables.UPDATE).close()
+    rights = "DROP ROLE IF EXISTS reader; CREATE ROLE reader LOGIN"
+    shared.postgres.execute(shared.database, rights)
+    shared.postgres.execute(
+        shared.database, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader"
+    )
+    given = [*shared.arguments[:4], "--database", url.replace("skymount@", "reader@", 1)]
+    assert json.loads(box.succeed("portal", "list", "--json", *given)) == []
+    shared.postgres.execute(shared.database, "DROP OWNED BY reader; DROP ROLE reader")

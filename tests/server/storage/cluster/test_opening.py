@@ -18,6 +18,7 @@ import trustme
 from skymount.errors import ConfigError, StorageError
 from skymount.server.config import ClusterSettings
 from skymount.server.storage.cluster.database import Database
+from skymount.server.storage.cluster.migrations import Tables
 from skymount.server.storage.cluster.objects import Objects
 from skymount.server.storage.cluster.settings import (
     DATABASE_VARIABLE,
@@ -135,7 +136,7 @@ def test_users_that_the_database_refuses(shared: Shared) -> None:
         ("powerless", "permission denied for schema public"),
     ):
         with pytest.raises(StorageError, match=reason):
-            Database.open(user_at(shared, user))
+            Database.open(user_at(shared, user), Tables.UPDATE)
 
 
 class _Silent:
@@ -151,7 +152,9 @@ class _Silent:
 
 def test_servers_that_do_not_answer(shared: Shared) -> None:
     """SP7: an object store, a database, and one that answers as far as to the first statement."""
-    lock = "SELECT pg_advisory_lock(x'736b0003'::bigint), pg_sleep(60)"
+    table = "CREATE TABLE skymount_schema (version integer, oldest integer)"
+    shared.postgres.execute(shared.database, table)
+    lock = "LOCK TABLE skymount_schema; SELECT pg_sleep(60)"
     psql = [shared.postgres.programs / "psql", "-h", shared.postgres.directory, "-U", "skymount"]
     with (
         _Silent() as silent,
@@ -159,8 +162,11 @@ def test_servers_that_do_not_answer(shared: Shared) -> None:
         ThreadPoolExecutor(3) as threads,
     ):
         try:
-            held_locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted"
-            eventually(lambda: shared.postgres.execute(shared.database, held_locks) != "0\n")
+            locks = (
+                "SELECT count(*) FROM pg_locks WHERE granted AND mode = 'AccessExclusiveLock'"
+                " AND relation = 'skymount_schema'::regclass"
+            )
+            eventually(lambda: shared.postgres.execute(shared.database, locks) == "1\n")
             store = threads.submit(refused, shared, "--s3-endpoint", f"http://{silent}")
             url = f"postgresql://skymount@{silent}/portals"
             database = threads.submit(refused, shared, "--database", url)
@@ -210,7 +216,7 @@ def test_certificates_that_are_not_accepted(monkeypatch: pytest.MonkeyPatch) -> 
     with _unknown_authority(lambda connection: None, b"S") as address:
         url = f"postgresql://user@{address}/portals?sslmode=verify-full&sslrootcert=system"
         with pytest.raises(StorageError, match="certificate verify failed"):
-            Database.open(url)
+            Database.open(url, Tables.UPDATE)
 
 
 @pytest.mark.parametrize(
@@ -298,13 +304,13 @@ def test_password_in_the_environment() -> None:
 def test_malformed_url_with_a_password(host: str) -> None:
     """SP8: the message of the library, which has the URL, is not passed on."""
     with pytest.raises(StorageError, match="malformed") as caught:
-        Database.open(f"postgresql://user:secret@{host}")
+        Database.open(f"postgresql://user:secret@{host}", Tables.UPDATE)
     assert "secret" not in str(caught.value)
 
 
 def test_options_of_the_url(postgres: Postgres) -> None:
     url = postgres.url(postgres.new_database()) + "&options=-c%20lock_timeout%3D1234"
-    with closing(Database.open(url)) as database:
+    with closing(Database.open(url, Tables.UPDATE)) as database:
         for name, value in (("lock_timeout", "1234ms"), ("statement_timeout", "20s")):
             query = "SELECT current_setting(%s)"
             assert database.rows("look", query, (name,)) == [(value,)]
@@ -317,7 +323,11 @@ def test_options_of_the_url(postgres: Postgres) -> None:
         ("s3://", "", DATABASE, "is not s3://BUCKET"),
         ("s3://bucket/a/../b", "", DATABASE, "is not s3://BUCKET"),
         ("s3://bucket/a b", "", DATABASE, "is not s3://BUCKET"),
-        ("s3://Bucket", "", DATABASE, "is not s3://BUCKET"),
+        ("s3:///prefix", "", DATABASE, "is not s3://BUCKET"),
+        ("s3://b/prefix", "", DATABASE, "'b' is not a name of a bucket: it has 3 to 63"),
+        (f"s3://{'b' * 64}", "", DATABASE, "it has 3 to 63 characters"),
+        ("s3://Bucket", "", DATABASE, "a-z, 0-9"),
+        ("s3://bucket-", "", DATABASE, "first and last one a letter or digit"),
         ("s3://bucket", "host:9000", DATABASE, "--s3-endpoint is not"),
         ("s3://bucket", "http://key:secret@host", DATABASE, "--s3-endpoint is not"),
         ("s3://bucket", "http://host:99999", DATABASE, "--s3-endpoint is not"),
@@ -355,9 +365,10 @@ import sys, trio
 from pathlib import Path
 from skymount.server.config import PortalConfig
 from skymount.server.storage.cluster.choice import open_storage
+from skymount.server.storage.cluster.migrations import Tables
 import skymount.server.main
 async def main():
-    async with open_storage(PortalConfig(Path(sys.argv[1]))):
+    async with open_storage(PortalConfig(Path(sys.argv[1])), Tables.UPDATE):
         assert not {"obstore", "psycopg", "psycopg_pool", "boto3"} & sys.modules.keys()
 trio.run(main)
 """

@@ -15,14 +15,22 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+database_option = click.option(
+    "--database",
+    default="",
+    metavar="URL",
+    help="The database that portals share, postgresql://USER@HOST/NAME, without a password. With "
+    "--store it may be in SKYMOUNT_PORTAL_DATABASE instead.",
+)
+
 _OPTIONS = (
     data_option,
     click.option(
         "--store",
         default="",
         metavar="URL",
-        help="The object store of content, s3://BUCKET/PREFIX, which portals may share; --data is "
-        "not used then.",
+        help="The object store of content, s3://BUCKET/PREFIX, which portals may share, in "
+        "place of --data.",
     ),
     click.option(
         "--s3-endpoint",
@@ -30,13 +38,7 @@ _OPTIONS = (
         metavar="URL",
         help="Where the object store is, http(s)://HOST[:PORT], unless it is that of AWS.",
     ),
-    click.option(
-        "--database",
-        default="",
-        metavar="URL",
-        help="The database of all else, postgresql://USER@HOST/NAME, without a password; or name "
-        "it in SKYMOUNT_PORTAL_DATABASE.",
-    ),
+    database_option,
     click.option(
         "--key-file",
         type=click.Path(path_type=Path),

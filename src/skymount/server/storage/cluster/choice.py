@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from skymount.errors import ConfigError
 from skymount.server.config import PortalConfig
+from skymount.server.storage.cluster.migrations import Tables
 from skymount.server.storage.local_storage import open_local
 from skymount.server.storage.portal_storage import PortalStorage
 from skymount.server.storage.reading.local_reader import LocalReader
@@ -19,13 +20,18 @@ if TYPE_CHECKING:
     from skymount.server.storage.cluster.names import SharedNames
 
 
-def open_storage(config: PortalConfig) -> AbstractAsyncContextManager[PortalStorage]:
-    """Return what opens it; StorageError then, ConfigError at once if a library is missing."""
+def open_storage(
+    config: PortalConfig, tables: Tables
+) -> AbstractAsyncContextManager[PortalStorage]:
+    """Return what opens it; StorageError then, ConfigError at once if a library is missing.
+
+    `tables` is what may be done to those of a shared database.
+    """
     if config.cluster is None:
         return open_local(config.data, config.keep)
     with _libraries("--store"):
         from skymount.server.storage.cluster.opening import open_cluster
-    return open_cluster(config.cluster, config.keep)
+    return open_cluster(config.cluster, tables, config.keep)
 
 
 @contextmanager
@@ -38,20 +44,22 @@ def open_reader(config: PortalConfig) -> Iterator[StorageReader]:
     with _libraries("--store"):
         from skymount.server.storage.cluster.opening import open_shared
         from skymount.server.storage.reading.shared_reader import SharedReader
-    with open_shared(config.cluster) as (content, skykeys):
+    with open_shared(config.cluster, Tables.KEEP) as (content, skykeys):
         yield SharedReader(content, skykeys)
 
 
 @contextmanager
-def open_names(database: str, environ: Mapping[str, str]) -> "Iterator[SharedNames]":
+def open_names(
+    database: str, environ: Mapping[str, str], tables: Tables
+) -> "Iterator[SharedNames]":
     """Open the names of portals that share a database; ConfigError, StorageError. Blocks."""
     from skymount.server.storage.cluster.settings import parse_database
 
     url = parse_database(database, environ)
     with _libraries("--database"):
         from skymount.server.storage.cluster.database import Database
-        from skymount.server.storage.cluster.names import SharedNames
-    with closing(Database.open(url)) as opened:
+        from skymount.server.storage.cluster.names import NAMES_VERSION, SharedNames
+    with closing(Database.open(url, tables, NAMES_VERSION)) as opened:
         yield SharedNames(opened)
 
 

@@ -9,7 +9,7 @@ Everything blocks.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ class SharedContent:
         self.database = database
         self.writers = ThreadPoolExecutor(_SECTORS, "put")
         self.room = threading.BoundedSemaphore(_SECTORS)
-        self._fetching = Fetching(_READS)
+        self._fetching = Fetching(objects, _READS)
         self._cache: TTLCache[Skylink, SkyfileObject] = TTLCache(
             _CACHE_SIZE, self.memory_time, getsizeof=_memory
         )
@@ -110,7 +110,7 @@ class SharedContent:
         return found
 
     def open_sectors(self, roots: tuple[bytes, ...]) -> OpenBytes:
-        return SectorReader(self.objects, self._fetching, roots)
+        return SectorReader(self._fetching, roots)
 
     def remove(self, skylink: Skylink, stored_before: float | None = None) -> bool:
         """Remove a skyfile that is not pinned. The sweeper removes its sectors."""
@@ -139,7 +139,13 @@ class SharedUpload:
         self._began: datetime | None = None
         self._lock = threading.Lock()
 
-    def put_sector(self, index: int, root: bytes, sector: bytes) -> None:
+    def put_sector(
+        self,
+        index: int,
+        root: bytes,
+        sector: bytes | bytearray,
+        stored: Callable[[], None] | None = None,
+    ) -> None:
         with self._lock:
             if self._began is None:
                 self._began = skyfile_rows.now(self._content.database)
@@ -150,7 +156,7 @@ class SharedUpload:
         putting = self._content.writers.submit(
             self._content.objects.put, sector_name(root), without_padding(sector)
         )
-        putting.add_done_callback(self._release)
+        putting.add_done_callback(lambda _: self._release(stored))
         with self._lock:
             self._putting.append(putting)
 
@@ -161,9 +167,11 @@ class SharedUpload:
             self._room.release()
         raise StorageUnavailableError("the object store does not answer")
 
-    def _release(self, _: Future[None]) -> None:
+    def _release(self, stored: Callable[[], None] | None) -> None:
         self._content.room.release()
         self._room.release()
+        if stored is not None:
+            stored()
 
     def publish(self, skylink: Skylink, built: BuiltSkyfile) -> None:
         spilled = [(merkle.sector_root(sector), sector) for sector in built.spilled]

@@ -18,7 +18,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 
 from skymount.concurrency import in_one_of
 from skymount.errors import StorageError
-from skymount.server.storage.cluster.migrations import OLDEST, STEPS, VERSION
+from skymount.server.storage.cluster.migrations import OLDEST, STEPS, VERSION, Tables
 from skymount.server.storage.disk_errors import DiskFullError, StorageUnavailableError
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
@@ -36,8 +36,12 @@ _STATEMENT_TIME = 20_000  # milliseconds after which the database breaks a state
 _ANSWER_TIME = 25.0  # seconds after which a database that does not do that is given up
 _FIRST_ANSWER_TIME = 10.0  # seconds, at the start
 _MIGRATION_TIME = 600.0  # seconds that a change of the tables may take
+_MIGRATION_PAUSE = 0.2  # seconds between two looks whether that of another process is done
+_TELL_TIME = 1.0  # seconds after which the log says so
 _COUNT_PAUSE = 2.0  # seconds between two counts of the same rows
 _COUNT_SHARE = 50  # a count may take the database at most one part in so many of the time
+
+_log = logging.getLogger(__name__)
 
 logging.getLogger("psycopg").setLevel(logging.ERROR)
 
@@ -122,13 +126,15 @@ class Database:
         )
 
     @classmethod
-    def open(cls, url: str) -> "Database":
-        """Connect, and bring the tables up to date; StorageError within some seconds."""
+    def open(cls, url: str, tables: Tables, needed: int = VERSION) -> "Database":
+        """Connect; StorageError within some seconds if the tables are older than needed, and must
+        not be changed. It waits for minutes while another process changes them.
+        """
         database = cls(url)
         with _errors("use the database"):
             with _Connection.connect(url, **database._settings) as connection:
                 connection.answer_time = _FIRST_ANSWER_TIME
-                _migrate(connection)
+                _prepare(connection, tables, needed)
             database._pool.open()
         return database
 
@@ -234,25 +240,70 @@ def _settings(url: str) -> Any:
     }
 
 
-def _migrate(connection: _Connection) -> None:
-    """Bring the tables to `VERSION`; StorageError if they are of a version that is too new."""
+def _prepare(connection: _Connection, tables: Tables, needed: int) -> None:
+    """Make sure that the tables are of a version that is needed, and not too new; StorageError."""
+    version = _version(connection)
+    if version >= needed:
+        return
+    if tables is Tables.KEEP and not version:
+        raise StorageError(
+            "cannot use the database: it has no tables of a portal; the first portal that starts "
+            "makes them"
+        )
+    if tables is not Tables.UPDATE and version:
+        raise StorageError(
+            f"cannot use the database: its tables are of version {version}, and this command needs "
+            f"version {needed}: start a portal of this skymount, which brings them up to date, or "
+            "use the skymount of the portals that run"
+        )
+    began = time.monotonic()
+    is_told = False
+    while not _migrate(connection):
+        waited = time.monotonic() - began
+        if waited > _MIGRATION_TIME:
+            raise StorageUnavailableError(
+                "cannot use the database: another portal has not ended changing its tables"
+            )
+        if waited > _TELL_TIME and not is_told:
+            _log.warning(
+                "another portal changes the tables of the database; this one starts when that is "
+                "done, and waits for %d minutes at most",
+                _MIGRATION_TIME // 60,
+            )
+            is_told = True
+        time.sleep(_MIGRATION_PAUSE)
+
+
+def _version(connection: _Connection) -> int:
+    """Return the version of the tables, 0 without any; StorageError if it is too new."""
+    if connection.execute("SELECT to_regclass('skymount_schema')").fetchone() == (None,):
+        return 0
+    row = connection.execute("SELECT version, oldest FROM skymount_schema").fetchone()
+    version, oldest = row or (0, 0)
+    if oldest > VERSION:
+        raise StorageError(
+            f"cannot use the database: its tables are of version {version}, which a newer"
+            f" skymount made; this one knows version {VERSION}"
+        )
+    return int(version)
+
+
+def _migrate(connection: _Connection) -> bool:
+    """Bring the tables to `VERSION`; False if another process is doing that."""
     with connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION_LOCK,))
+        lock = "SELECT pg_try_advisory_xact_lock(%s)"
+        if connection.execute(lock, (_MIGRATION_LOCK,)).fetchone() != (True,):
+            return False
+        version = _version(connection)
+        if version >= VERSION:
+            return True
+        connection.execute("SET LOCAL statement_timeout = 0")
+        connection.answer_time = _MIGRATION_TIME
         connection.execute(
             "CREATE TABLE IF NOT EXISTS skymount_schema (version integer, oldest integer)"
         )
-        row = connection.execute("SELECT version, oldest FROM skymount_schema").fetchone()
-        version, oldest = row or (0, 0)
-        if oldest > VERSION:
-            raise StorageError(
-                f"cannot use the database: its tables are of version {version}, which a newer"
-                f" skymount made; this one knows version {VERSION}"
-            )
-        if version >= VERSION:
-            return
-        connection.execute("SET LOCAL statement_timeout = 0")
-        connection.answer_time = _MIGRATION_TIME
         for step in STEPS[version:]:
             connection.execute(step)
         connection.execute("DELETE FROM skymount_schema")
         connection.execute("INSERT INTO skymount_schema VALUES (%s, %s)", (VERSION, OLDEST))
+        return True

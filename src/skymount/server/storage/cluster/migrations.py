@@ -4,6 +4,8 @@ A step only adds, so that portals of the version before go on beside newer ones:
 version that a portal has to know at least. A step that breaks this raises it.
 """
 
+from enum import Enum, auto
+
 STEPS = (
     """
 CREATE TABLE entries (
@@ -118,3 +120,14 @@ WHERE slot = 0
 
 VERSION = len(STEPS)
 OLDEST = 1
+
+
+class Tables(Enum):
+    """What may be done to tables that are not of this version."""
+
+    KEEP = auto()
+    """Nothing: portals of an earlier version may use them."""
+    MAKE = auto()
+    """Make them in a database without any."""
+    UPDATE = auto()
+    """Bring them up to date, too."""

@@ -8,6 +8,9 @@ from skymount.server.storage.cluster.database import Connection, Database
 from skymount.server.storage.zone_file import Zone
 from skymount.wire.hns import DomainRecord
 
+NAMES_VERSION = 1
+"""The version of the tables since which names are in them as they are now."""
+
 
 class SharedNames:
     """The zone in the database: read each time, and parsed when it has changed."""

@@ -116,7 +116,7 @@ class Objects:
         if failures:
             raise failures[0]
 
-    def put(self, name: str, data: bytes) -> None:
+    def put(self, name: str, data: bytes | bytearray) -> None:
         """Store an object; DiskFullError when there is no room. One request, never a part."""
         with self._errors("write to"):
             self._store.put(name, data, use_multipart=False)

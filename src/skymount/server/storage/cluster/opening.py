@@ -11,6 +11,7 @@ from skymount.server.storage.cluster.catalogue import SharedCatalogue
 from skymount.server.storage.cluster.content_store import SharedContent
 from skymount.server.storage.cluster.database import KEEP_LOCK, Database
 from skymount.server.storage.cluster.entries import SharedEntries
+from skymount.server.storage.cluster.migrations import Tables
 from skymount.server.storage.cluster.names import SharedNames
 from skymount.server.storage.cluster.objects import WAITING, Objects
 from skymount.server.storage.cluster.sector_reader import SECTORS_IN_MEMORY
@@ -22,7 +23,9 @@ from skymount.server.storage.retention.shared_pins import SharedPins
 
 
 @asynccontextmanager
-async def open_cluster(settings: ClusterSettings, keep: float = 0) -> AsyncIterator[PortalStorage]:
+async def open_cluster(
+    settings: ClusterSettings, tables: Tables, keep: float = 0
+) -> AsyncIterator[PortalStorage]:
     """Connect to both; StorageError within some seconds when one cannot be used.
 
     What is older than `keep` seconds is swept away; 0 keeps everything.
@@ -30,7 +33,7 @@ async def open_cluster(settings: ClusterSettings, keep: float = 0) -> AsyncItera
     # Beyond those of the portal's own work, which goes on while the store does not answer.
     trio.to_thread.current_default_thread_limiter().total_tokens += WAITING + SECTORS_IN_MEMORY
     with ExitStack() as opened:
-        shared = open_shared(settings)
+        shared = open_shared(settings, tables)
         content, skykeys = await trio.to_thread.run_sync(opened.enter_context, shared)
         database = content.database
         catalogue = SharedCatalogue(database, content)
@@ -56,12 +59,14 @@ async def open_cluster(settings: ClusterSettings, keep: float = 0) -> AsyncItera
 
 
 @contextmanager
-def open_shared(settings: ClusterSettings) -> Iterator[tuple[SharedContent, SharedSkykeys]]:
+def open_shared(
+    settings: ClusterSettings, tables: Tables
+) -> Iterator[tuple[SharedContent, SharedSkykeys]]:
     """Connect to both; errors as above. Blocks."""
     objects = Objects(settings)
     objects.check()
     with (
-        closing(Database.open(settings.database)) as database,
+        closing(Database.open(settings.database, tables)) as database,
         closing(SharedContent(objects, database)) as content,
     ):
         skykeys = SharedSkykeys(database, settings.key)

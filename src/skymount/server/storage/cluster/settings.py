@@ -74,9 +74,14 @@ def _parse_store(url: str) -> tuple[str, str]:
     scheme, colon, rest = url.partition("://")
     bucket, _, prefix = rest.partition("/")
     prefix = prefix.rstrip("/")
-    is_good = scheme == "s3" and colon and _BUCKET.fullmatch(bucket)
+    is_s3 = scheme == "s3" and colon and bucket
+    if is_s3 and not _BUCKET.fullmatch(bucket):
+        raise ConfigError(
+            f"{bucket[:100]!r} is not a name of a bucket: it has 3 to 63 characters of a-z, 0-9, . "
+            "and -, the first and last one a letter or digit"
+        )
     segments = prefix.split("/")
-    if not is_good or (prefix and not _PREFIX.fullmatch(prefix)) or {".", ".."} & {*segments}:
+    if not is_s3 or (prefix and not _PREFIX.fullmatch(prefix)) or {".", ".."} & {*segments}:
         raise ConfigError(f"{url[:100]!r} is not s3://BUCKET or s3://BUCKET/PREFIX")
     return bucket, prefix
 

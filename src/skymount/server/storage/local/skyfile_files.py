@@ -13,6 +13,7 @@ import os
 import secrets
 import shutil
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,8 +77,16 @@ class LocalUpload:
         self._payload: int | None = None
         self._opening = threading.Lock()
 
-    def put_sector(self, index: int, root: bytes, sector: bytes) -> None:
+    def put_sector(
+        self,
+        index: int,
+        root: bytes,
+        sector: bytes | bytearray,
+        stored: Callable[[], None] | None = None,
+    ) -> None:
         self.put_part(index * SECTOR_SIZE, sector)
+        if stored is not None:
+            stored()
 
     def put_part(self, offset: int, part: bytes | bytearray) -> None:
         with disk_errors("write an upload"):

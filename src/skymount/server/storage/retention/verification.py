@@ -47,8 +47,6 @@ def _verify(reader: StorageReader, skylink: Skylink) -> Verified | None:
         skyfile = reader.find(skylink)
         if skyfile is None:
             return Verified(skylink, 0, "it has no base") if reader.has(skylink) else None
-        if skyfile.is_cut_short:
-            return Verified(skylink, 0, "its base sector is cut short")
         for index, (root, stored) in enumerate(list_sectors(skyfile)):
             data = read_range(stored)
             size += len(data)
