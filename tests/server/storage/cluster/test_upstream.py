@@ -31,7 +31,7 @@ def connected(portal: PortalProcess) -> Client:
 def test_what_only_upstream_has(
     shared: Shared, origin: PortalProcess, start: StartPortal, tmp_path: Path
 ) -> None:
-    """SP9: two processes read it, and keep it in one directory; entries and pins are for all."""
+    """SP10: two processes read it, and keep it in one directory; entries and pins are for all."""
     mirror = running(shared, tmp_path, "--upstream", origin.url, "--workers", "2")
     with connected(origin) as client:
         large = client.upload({"large.bin": LARGE})
