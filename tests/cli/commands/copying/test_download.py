@@ -427,6 +427,6 @@ def test_progress_and_a_summary_on_a_terminal(box: Sandbox, fake: FakePortal) ->
     skylink = added(fake, of_metadata(describe({"big": BIG}), BIG))
     out, shown = on_terminal(box, "download", f"{skylink}/big", box.root / "copy")
     assert out == ""
-    assert "9.0/9.0 MiB" in shown
+    assert "9 MiB of 9 MiB" in shown
     assert "saved " in shown
     assert "copy, 9 MiB" in shown

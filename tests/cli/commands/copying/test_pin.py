@@ -178,7 +178,7 @@ def test_progress(box: Sandbox, fake: FakePortal, target: str) -> None:
     fake.add(content)
     out, shown = on_terminal(box, "pin", content.name, "--from", fake.url, "--to", target)
     assert out == f"{content.name}\n"
-    assert "12.0/12.0 MiB" in shown
+    assert "12 MiB of 12 MiB" in shown
 
 
 # What a link leads to
