@@ -71,7 +71,7 @@ def test_known_hash_of_a_data_key(case):
 
 @pytest.mark.parametrize("case", cases("mysky_path_tweak"))
 def test_known_tweak_of_a_path(case):
-    """A path's tweak is the hash of its elements' hashes (6.5), and an entry can have it."""
+    """A path's tweak hashes its elements' hashes, and an entry can have it (docs/wire.md 6.5)."""
     elements = [blake2b(part.encode(), digest_size=32).digest() for part in case.path.split("/")]
     tweak = blake2b(b"\1" + b"".join(elements), digest_size=32).hexdigest()
     assert tweak == case.tweak
