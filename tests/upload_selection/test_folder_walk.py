@@ -1,4 +1,4 @@
-"""What is uploaded of a folder is settled before the first byte is sent."""
+"""W7: What is uploaded of a folder is settled before the first byte is sent."""
 
 import os
 import socket

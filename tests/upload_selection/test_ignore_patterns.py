@@ -1,4 +1,4 @@
-"""Ignore files are read as git reads them."""
+"""W9: Ignore files are read as git reads them."""
 
 import os
 import subprocess

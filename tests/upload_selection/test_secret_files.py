@@ -1,4 +1,4 @@
-"""Secrets are known by their names and by their forms."""
+"""W8: Secrets are known by their names and by their forms."""
 
 import io
 import json
