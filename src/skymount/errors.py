@@ -18,7 +18,7 @@ class BadSignatureError(MalformedError):
 
 
 class RevisionError(MalformedError):
-    """A registry entry may not replace the present one (wire notes 6.3)."""
+    """A registry entry may not replace the present one (docs/wire.md 6.3)."""
 
 
 class FrozenEntryError(MalformedError):
@@ -39,6 +39,10 @@ class ConfigError(SkymountError):
 
 class MountError(SkymountError):
     """The file system cannot be mounted or unmounted; the message says what to do."""
+
+
+class MountRefusedError(MountError):
+    """Nothing can be mounted here, on whatever directory."""
 
 
 class CacheError(SkymountError):
