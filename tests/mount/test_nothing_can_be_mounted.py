@@ -143,7 +143,7 @@ MACHINES = [
         "no_new_privs",
         RIGHT,
         "no_new_privs keeps fusermount3 from getting its rights",
-        "start this without it (NoNewPrivileges= of systemd, ",
+        "start this without NoNewPrivileges= (systemd) or `--security-opt no-new-privileges`",
         prefix=["--no-new-privs"],
         is_nobody=True,
         before=REFUSED,

@@ -133,8 +133,8 @@ def of_right() -> Obstacle | None:
     if "\nNoNewPrivs:\t1\n" in status:
         return Obstacle(
             "no_new_privs keeps fusermount3 from getting its rights",
-            "start this without it (NoNewPrivileges= of systemd, in a container "
-            "`--security-opt no-new-privileges`)",
+            "start this without NoNewPrivileges= (systemd) or `--security-opt no-new-privileges` "
+            "(containers)",
         )
     return None if os.geteuid() == 0 else _of_setuid() or _of_mount_max()
 
