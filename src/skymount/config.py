@@ -23,7 +23,6 @@ from skymount.config_portals import (
 )
 from skymount.config_values import PARSERS
 from skymount.content.model.skyfile import VerifyPolicy
-from skymount.did_you_mean import did_you_mean
 from skymount.errors import ConfigError, MalformedError, WrongTypeError
 from skymount.portal.options import (
     CONNECTIONS,
@@ -34,6 +33,7 @@ from skymount.portal.options import (
 )
 from skymount.portal.write_policy import WritePolicy
 from skymount.wire.dialect import Dialect
+from skymount.wording import did_you_mean
 
 ENVIRONMENT_PREFIX = "SKYMOUNT_"
 

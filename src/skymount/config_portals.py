@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, TypeGuard
 
 from skymount.config_file import shown
-from skymount.did_you_mean import did_you_mean
 from skymount.errors import ConfigError, MalformedError, WrongTypeError
 from skymount.portal.options import (
     ClientOptions,
@@ -15,6 +14,7 @@ from skymount.portal.options import (
     portal_identity,
 )
 from skymount.portal.validation import text
+from skymount.wording import did_you_mean
 
 OPTION_KEYS = (
     "dialect",

@@ -103,7 +103,7 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in _ALL_COMMANDS and not args[0].startswith("-"):
-            from skymount.did_you_mean import resembling
+            from skymount.wording import resembling
 
             meant = resembling(args[0], COMMANDS)
             advice = f" Did you mean '{meant}'?" if meant else ""

@@ -9,13 +9,14 @@ from contextlib import contextmanager
 
 import click
 
+from skymount.wording import readable_size
+
 Progress = Callable[[int, int | None], None]  # (bytes done, bytes in all or None if not known)
 
 # Control characters, what turns the direction of text, and bytes that are not UTF-8.
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
@@ -30,13 +31,6 @@ def _escaped(match: re.Match[str]) -> str:
     if 0xDC80 <= code <= 0xDCFF:  # a byte of a name that is not UTF-8
         return f"\\x{code - 0xDC00:02x}"
     return match[0].encode("unicode_escape").decode()
-
-
-def readable_size(size: int) -> str:
-    """Return a number of bytes for people: ``1.5 MiB``."""
-    power = max(0, min(len(_UNITS) - 1, (size.bit_length() - 1) // 10))
-    shown = size / (1 << 10 * power)
-    return f"{shown:.1f}".removesuffix(".0") + f" {_UNITS[power]}"
 
 
 def emit(value: object, as_json: bool, lines: Iterable[str]) -> None:

@@ -11,10 +11,11 @@ import click
 
 from skymount.cli import completion
 from skymount.cli.options import reading_options
-from skymount.cli.output import Progress, emit, escape, json_option, progress, readable_size
+from skymount.cli.output import Progress, emit, escape, json_option, progress
 from skymount.errors import BadContentError
 from skymount.storage.atomic_file import write_all
 from skymount.wire.http import requests
+from skymount.wording import readable_size
 
 if TYPE_CHECKING:
     from skymount.cli.link_target import LinkTarget, ParsedLink

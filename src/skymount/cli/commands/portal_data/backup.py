@@ -11,8 +11,9 @@ import click
 
 from skymount.cli import completion
 from skymount.cli.commands.portal_data.storage_options import with_storage
-from skymount.cli.output import emit, json_option, progress, readable_size, warn
+from skymount.cli.output import emit, json_option, progress, warn
 from skymount.storage import atomic_file
+from skymount.wording import readable_size
 
 if TYPE_CHECKING:
     from skymount.server.config import PortalConfig

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skymount.cli.commands.portal_data.storage_options import with_storage
-from skymount.cli.output import emit, json_option, progress, readable_size, warn
+from skymount.cli.output import emit, json_option, progress, warn
 from skymount.errors import ConfigError, NotFoundError
+from skymount.wording import readable_size
 
 if TYPE_CHECKING:
     from skymount.server.config import PortalConfig
