@@ -11,6 +11,7 @@ from typing import Any
 
 from skymount.errors import MalformedError
 from skymount.storage.pipes import open_at_once
+from skymount.wording import readable_size
 
 IGNORE_FILE = ".skymountignore"
 
@@ -86,7 +87,7 @@ class UploadSelection:
                 raw = b""
             if len(raw) > _IGNORE_LIMIT:
                 raise MalformedError(
-                    f"{directory / IGNORE_FILE}: larger than {_IGNORE_LIMIT} bytes"
+                    f"{directory / IGNORE_FILE}: larger than {readable_size(_IGNORE_LIMIT)}"
                 )
             lines = raw.decode("utf-8", "surrogateescape").splitlines()
             self._specs[directory] = _parsed(lines) if lines else None

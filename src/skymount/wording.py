@@ -14,8 +14,8 @@ def readable_size(size: int) -> str:
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """Return a number with what it counts: ``1 file``, ``2 files``."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
+    """Return a number with what it counts: ``1 file``, ``2,000 files``."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def did_you_mean(word: str, known: Iterable[str], written: str = "{}") -> str:

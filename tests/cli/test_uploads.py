@@ -236,7 +236,7 @@ def test_a_replica_takes_the_place_of_another(pair: Pair, file: Path, third: str
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--replicas", "3"], "--replicas 3: there are 2 portals to upload to"),
+        (["--replicas", "3"], "--replicas 3: only 2 portals can be uploaded to"),
         (["--replicas", "2", "--dry-run"], "neither --dry-run nor a skykey"),
         (["--replicas", "2", "--skykey-name", "x"], "neither --dry-run nor a skykey"),
     ],

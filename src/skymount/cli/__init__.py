@@ -3,6 +3,7 @@
 import errno
 import importlib
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -48,6 +49,10 @@ _MODULES = {
 COMPLETION_VARIABLE = "_SKYMOUNT_COMPLETE"  # set by the scripts of `skymount completion`
 
 _SUMMARY_LIMIT = 200  # characters
+
+_DASHED = re.compile(r"-[\w-]{45}(?![\w=-])", re.ASCII)
+"""The beginning of a skylink, with or without a path."""
+_NO_OPTION = "\0"  # in no argument of a process
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -122,7 +127,7 @@ class _LazyGroup(click.Group):
         module = importlib.import_module(f"skymount.cli.commands.{name}")
         found = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(found, click.Command)
-        return _with_whole_summary(with_verbose(found))
+        return _with_skylinks(_with_whole_summary(with_verbose(found)))
 
 
 def _with_whole_summary(command: click.Command) -> click.Command:
@@ -132,6 +137,42 @@ def _with_whole_summary(command: click.Command) -> click.Command:
         for each in command.commands.values():
             _with_whole_summary(each)
     return command
+
+
+def _with_skylinks(command: click.Command) -> click.Command:
+    """Take what looks like a skylink as an argument, not as options, if it begins with a dash."""
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            _with_skylinks(each)
+        return command
+    make_parser = command.make_parser
+
+    def make(context: click.Context) -> Any:
+        parser = make_parser(context)
+        parse = parser.parse_args
+
+        def parse_args(args: list[str]) -> Any:
+            found = parse([f"{_NO_OPTION}{arg}" if _DASHED.match(arg) else arg for arg in args])
+            options, rest, order = found
+            return (
+                {name: _unmarked(value) for name, value in options.items()},
+                _unmarked(rest),
+                order,
+            )
+
+        parser.parse_args = parse_args  # type: ignore[method-assign]
+        return parser
+
+    command.make_parser = make  # type: ignore[assignment, method-assign]
+    return command
+
+
+def _unmarked(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.removeprefix(_NO_OPTION)
+    if isinstance(value, list | tuple):
+        return type(value)(_unmarked(each) for each in value)
+    return value
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -15,7 +15,7 @@ from skymount.cli.output import Progress, emit, escape, json_option, progress
 from skymount.errors import BadContentError
 from skymount.storage.atomic_file import write_all
 from skymount.wire.http import requests
-from skymount.wording import readable_size
+from skymount.wording import counted, readable_size
 
 if TYPE_CHECKING:
     from skymount.cli.link_target import LinkTarget, ParsedLink
@@ -84,11 +84,13 @@ def download(
         emit([{"path": path, "size": size} | common for path, size in saved.files], as_json, [])
     elif os.isatty(2) and destination != "-":
         total = sum(size for _, size in saved.files)
-        what = escape(saved.files[0][0]) if len(saved.files) == 1 else f"{len(saved.files)} files"
+        what = counted(len(saved.files), "file")
+        if len(saved.files) == 1:
+            what = escape(saved.files[0][0])
         where = "" if destination else f" in {escape(os.getcwd())}"
         click.echo(f"saved {what}{where}, {readable_size(total)}", err=True)
     if saved.left_out:
-        raise click.ClickException(f"{saved.left_out} files cannot be saved, see above")
+        raise click.ClickException(f"{counted(saved.left_out, 'file')} cannot be saved, see above")
 
 
 def check_destination(destination: str | None, as_json: bool) -> None:

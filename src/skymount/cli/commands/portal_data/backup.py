@@ -13,7 +13,7 @@ from skymount.cli import completion
 from skymount.cli.commands.portal_data.storage_options import with_storage
 from skymount.cli.output import emit, json_option, progress, warn
 from skymount.storage import atomic_file
-from skymount.wording import readable_size
+from skymount.wording import counted, readable_size
 
 if TYPE_CHECKING:
     from skymount.server.config import PortalConfig
@@ -78,7 +78,8 @@ def export(file: Path, config: "PortalConfig", with_skykeys: bool, as_json: bool
         warn(problem)
     if str(file) != "-":
         report = {name: getattr(done, name) for name in done.__slots__}
-        line = f"{done.skyfiles:,} skyfiles, {readable_size(done.bytes)}; {done.entries:,} entries"
+        entries = counted(done.entries, "entry", "entries")
+        line = f"{counted(done.skyfiles, 'skyfile')}, {readable_size(done.bytes)}; {entries}"
         emit(report, as_json, [line])
     if done.problems:
         sys.exit(1)
@@ -114,7 +115,9 @@ def import_(file: Path, config: "PortalConfig", with_skykeys: bool, as_json: boo
             progress=lambda size: bar(size, None) if bar else None,
         )
     report = {name: getattr(done, name) for name in done.__slots__}
-    line = f"{done.skyfiles:,} skyfiles, {done.entries:,} entries; {done.present:,} were there"
+    entries = counted(done.entries, "entry", "entries")
+    were_there = f"{done.present:,} {'was' if done.present == 1 else 'were'}"
+    line = f"{counted(done.skyfiles, 'skyfile')}, {entries}; {were_there} there already"
     emit(report, as_json, [*done.problems, line])
     if done.problems:
         sys.exit(1)

@@ -10,7 +10,7 @@ import click
 from skymount.cli.commands.portal_data.storage_options import with_storage
 from skymount.cli.output import emit, json_option, progress, warn
 from skymount.errors import ConfigError, NotFoundError
-from skymount.wording import readable_size
+from skymount.wording import counted, readable_size
 
 if TYPE_CHECKING:
     from skymount.server.config import PortalConfig
@@ -136,7 +136,8 @@ def show(skylink: str, config: "PortalConfig", as_json: bool) -> None:
     lines = [
         f"skylink: {parsed}",
         f"name: {row.name or '(not known)'}",
-        f"content: {readable_size(row.size)}" + (f", {row.files:,} files" if row.files else ""),
+        f"content: {readable_size(row.size)}"
+        + (f", {counted(row.files, 'file')}" if row.files else ""),
         f"on disk: {readable_size(row.disk)}" + (", encrypted" if row.is_encrypted else ""),
         f"stored: {_time(row.stored)} UTC",
         "pinned: " + (f"{_time(pin.pinned)} UTC {pin.reason}".rstrip() if pin else "no"),
@@ -249,7 +250,7 @@ def gc(config: "PortalConfig", keep: float, as_json: bool) -> None:
     import time
 
     outcome = _send(config, "sweep", before=time.time() - keep)
-    line = f"{outcome.skyfiles:,} skyfiles removed, {readable_size(outcome.bytes)}"
+    line = f"removed {counted(outcome.skyfiles, 'skyfile')}, {readable_size(outcome.bytes)}"
     emit({"skyfiles": outcome.skyfiles, "bytes": outcome.bytes}, as_json, [line])
 
 
@@ -289,7 +290,7 @@ def verify(skylinks: tuple[str, ...], config: "PortalConfig", as_json: bool) -> 
     lines = [f"{one['skylink']}: {one['problem']}" for one in damaged]
     if problem:
         lines.append(f"{problem}: export what can be read, and import it into a new directory")
-    lines.append(f"{skyfiles:,} skyfiles, {readable_size(read)}: {len(damaged):,} damaged")
+    lines.append(f"{counted(skyfiles, 'skyfile')}, {readable_size(read)}: {len(damaged):,} damaged")
     report = {"skyfiles": skyfiles, "bytes": read, "damaged": damaged, "problem": problem}
     emit(report, as_json, lines)
     if damaged or problem:
