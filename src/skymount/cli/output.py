@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,9 @@ Progress = Callable[[int, int | None], None]  # (bytes done, bytes in all or Non
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+
+_SIGNALLED = (130, 128 + signal.SIGHUP, 128 + signal.SIGTERM)
+"""Exit codes of a command that a signal ended."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
@@ -46,6 +50,26 @@ def emit(value: object, as_json: bool, lines: Iterable[str]) -> None:
 def warn(text: str) -> None:
     """Print a warning."""
     click.echo(f"skymount: warning: {escape(text)}", err=True)
+
+
+class _InterruptedError(click.ClickException):
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc]  # click has it on the class
+
+
+@contextmanager
+def interruption(outcome: Callable[[], str]) -> Iterator[None]:
+    """Say what was done and what was not if a signal ends the command meanwhile."""
+    from skymount.cli import EXIT_INTERRUPTED
+
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as error:
+        code = error.code if isinstance(error, SystemExit) else EXIT_INTERRUPTED
+        if not isinstance(code, int) or code not in _SIGNALLED:
+            raise
+        raise _InterruptedError(f"interrupted: {outcome()}", code) from None
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from skymount.cli.options import portal_options
-from skymount.cli.output import emit, json_option, progress
+from skymount.cli.output import emit, interruption, json_option, progress
 from skymount.cli.upload_options import report, selection_options
 from skymount.upload_selection import UploadSelection
 
@@ -134,11 +134,18 @@ def upload(
     kept = parse_size(spool)
     if len(settings.portal_urls) < 2:
         kept = 0  # there is no other portal
+    done = 0
+
+    def outcome() -> str:
+        before = f"{done} of {len(paths)} were uploaded; " if len(paths) > 1 else ""
+        return f"{before}no portal has confirmed {paths[done]}: upload it again"
+
     for path in paths:
-        with ExitStack() as stack:
+        with ExitStack() as stack, interruption(outcome):
             body = _body(path, name or "", query, stack, kept, selection)
             result = _send(settings, body, replicas)
         emit(json.loads(result.encode()), as_json, [str(result.skylink)])
+        done += 1
 
 
 def _send(settings: "Config", body: "UploadBody", replicas: int) -> "UploadResult":

@@ -11,7 +11,7 @@ import click
 
 from skymount.cli import completion
 from skymount.cli.options import reading_options
-from skymount.cli.output import Progress, emit, escape, json_option, progress
+from skymount.cli.output import Progress, emit, escape, interruption, json_option, progress
 from skymount.errors import BadContentError
 from skymount.storage.atomic_file import write_all
 from skymount.wire.http import requests
@@ -74,7 +74,9 @@ def download(
     check_destination(destination, as_json)
     parsed = ParsedLink.parse(link)
     fetch = partial(_archive, kind=archive) if archive else _save
-    with progress() as report:
+    to_stdout = "the output is not complete"
+    outcome = to_stdout if destination == "-" else "nothing was saved"
+    with interruption(lambda: outcome), progress() as report:
         saved = run_with_content(
             settings,
             lambda session: fetch(session, parsed, destination, force=force, report=report),

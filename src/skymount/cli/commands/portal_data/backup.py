@@ -11,7 +11,7 @@ import click
 
 from skymount.cli import completion
 from skymount.cli.commands.portal_data.storage_options import with_storage
-from skymount.cli.output import emit, json_option, progress, warn
+from skymount.cli.output import emit, interruption, json_option, progress, warn
 from skymount.storage import atomic_file
 from skymount.wording import counted, readable_size
 
@@ -67,7 +67,14 @@ def export(file: Path, config: "PortalConfig", with_skykeys: bool, as_json: bool
 
     if with_skykeys:
         warn("the archive has the skykeys: keep it as secret as they are")
-    with open_reader(config) as reader, _new_file(file) as opened, progress() as bar:
+    is_stdout = str(file) == "-"
+    outcome = "the archive is not complete" if is_stdout else f"{file} was not made"
+    with (
+        interruption(lambda: outcome),
+        open_reader(config) as reader,
+        _new_file(file) as opened,
+        progress() as bar,
+    ):
         done = exporting.export(
             reader,
             opened,
@@ -76,7 +83,7 @@ def export(file: Path, config: "PortalConfig", with_skykeys: bool, as_json: bool
         )
     for problem in done.problems:
         warn(problem)
-    if str(file) != "-":
+    if not is_stdout:
         report = {name: getattr(done, name) for name in done.__slots__}
         entries = counted(done.entries, "entry", "entries")
         line = f"{counted(done.skyfiles, 'skyfile')}, {readable_size(done.bytes)}; {entries}"
@@ -104,7 +111,9 @@ def import_(file: Path, config: "PortalConfig", with_skykeys: bool, as_json: boo
     """
     from skymount.server.backup import importing
 
+    outcome = "what was brought until now stays; import the archive again to go on"
     with (
+        interruption(lambda: outcome),
         open(0 if str(file) == "-" else file, "rb", closefd=str(file) != "-") as opened,
         progress() as bar,
     ):

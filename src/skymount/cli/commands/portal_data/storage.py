@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skymount.cli.commands.portal_data.storage_options import with_storage
-from skymount.cli.output import emit, json_option, progress, warn
+from skymount.cli.output import emit, interruption, json_option, progress, warn
 from skymount.errors import ConfigError, NotFoundError
 from skymount.wording import counted, readable_size
 
@@ -276,7 +276,11 @@ def verify(skylinks: tuple[str, ...], config: "PortalConfig", as_json: bool) -> 
     damaged: list[dict[str, str]] = []
     skyfiles = read = 0
     seen = set[str]()
-    with open_reader(config) as reader, progress() as show_progress:
+
+    def outcome() -> str:
+        return f"{counted(skyfiles, 'skyfile')} checked, {len(damaged):,} damaged: not all were"
+
+    with interruption(outcome), open_reader(config) as reader, progress() as show_progress:
         for found in verification.verify(reader, asked):
             skyfiles, read = skyfiles + 1, read + found.size
             seen.update([str(found.skylink)] if asked else [])
