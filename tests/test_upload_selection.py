@@ -111,7 +111,7 @@ def test_exclude_comes_before_the_ignore_file(tmp_path: Path) -> None:
 def test_an_ignore_file_that_cannot_be_used(tmp_path: Path) -> None:
     make(tmp_path, "a")
     (tmp_path / ".skymountignore").write_text("x\n" * (1 << 20))
-    with pytest.raises(MalformedError, match="larger than 1048576 bytes"):
+    with pytest.raises(MalformedError, match="larger than 1 MiB"):
         taken(tmp_path, UploadSelection())
 
 

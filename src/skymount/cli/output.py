@@ -59,7 +59,7 @@ class _InterruptedError(click.ClickException):
 
 
 @contextmanager
-def interruption(outcome: Callable[[], str]) -> Iterator[None]:
+def interruption(outcome: str | Callable[[], str]) -> Iterator[None]:
     """Say what was done and what was not if a signal ends the command meanwhile."""
     from skymount.cli import EXIT_INTERRUPTED
 
@@ -69,7 +69,8 @@ def interruption(outcome: Callable[[], str]) -> Iterator[None]:
         code = error.code if isinstance(error, SystemExit) else EXIT_INTERRUPTED
         if not isinstance(code, int) or code not in _SIGNALLED:
             raise
-        raise _InterruptedError(f"interrupted: {outcome()}", code) from None
+        said = outcome if isinstance(outcome, str) else outcome()
+        raise _InterruptedError(f"interrupted: {said}", code) from None
 
 
 @contextmanager

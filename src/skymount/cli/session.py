@@ -187,7 +187,8 @@ def run_with_revision(
             )
             raise
 
-    with open_ledger() as ledger:
+    unsure = "the portal may have taken it, see `skymount registry get`"
+    with open_ledger() as ledger, interruption(unsure):
         return run_with_client(settings, main, ledger, writes=True)
 
 

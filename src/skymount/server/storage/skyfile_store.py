@@ -103,8 +103,8 @@ class SkyfileStore:
         except OSError:
             owner = os.pread(lock, _PID_LIMIT, 0).decode("ascii", "replace").strip()
             os.close(lock)
-            which = f" (process {owner})" if owner.isdecimal() else ""
-            text = f"another portal{which} is running on the data directory {root}"
+            which = f": process {owner}" if owner.isdecimal() else ""
+            text = f"another portal is running on the data directory {root}{which}"
             raise InUseError(text) from None
         with disk_errors(f"use the data directory {root}"):
             os.ftruncate(lock, 0)

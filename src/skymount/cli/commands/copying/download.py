@@ -74,9 +74,7 @@ def download(
     check_destination(destination, as_json)
     parsed = ParsedLink.parse(link)
     fetch = partial(_archive, kind=archive) if archive else _save
-    to_stdout = "the output is not complete"
-    outcome = to_stdout if destination == "-" else "nothing was saved"
-    with interruption(lambda: outcome), progress() as report:
+    with interruption(unsaved(destination)), progress() as report:
         saved = run_with_content(
             settings,
             lambda session: fetch(session, parsed, destination, force=force, report=report),
@@ -101,6 +99,11 @@ def check_destination(destination: str | None, as_json: bool) -> None:
         raise click.UsageError("DEST is empty")
     if destination == "-" and as_json:
         raise click.UsageError("--json and the content cannot both go to stdout")
+
+
+def unsaved(destination: str | None) -> str:
+    """Say what an interrupted download leaves."""
+    return "the output is not complete" if destination == "-" else "nothing was saved"
 
 
 @dataclass(frozen=True, slots=True)

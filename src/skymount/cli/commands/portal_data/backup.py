@@ -70,7 +70,7 @@ def export(file: Path, config: "PortalConfig", with_skykeys: bool, as_json: bool
     is_stdout = str(file) == "-"
     outcome = "the archive is not complete" if is_stdout else f"{file} was not made"
     with (
-        interruption(lambda: outcome),
+        interruption(outcome),
         open_reader(config) as reader,
         _new_file(file) as opened,
         progress() as bar,
@@ -113,7 +113,7 @@ def import_(file: Path, config: "PortalConfig", with_skykeys: bool, as_json: boo
 
     outcome = "what was brought until now stays; import the archive again to go on"
     with (
-        interruption(lambda: outcome),
+        interruption(outcome),
         open(0 if str(file) == "-" else file, "rb", closefd=str(file) != "-") as opened,
         progress() as bar,
     ):

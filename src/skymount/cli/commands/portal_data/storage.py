@@ -250,7 +250,7 @@ def gc(config: "PortalConfig", keep: float, as_json: bool) -> None:
     import time
 
     outcome = _send(config, "sweep", before=time.time() - keep)
-    line = f"removed {counted(outcome.skyfiles, 'skyfile')}, {readable_size(outcome.bytes)}"
+    line = f"{counted(outcome.skyfiles, 'skyfile')} removed, {readable_size(outcome.bytes)}"
     emit({"skyfiles": outcome.skyfiles, "bytes": outcome.bytes}, as_json, [line])
 
 
