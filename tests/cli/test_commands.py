@@ -191,7 +191,7 @@ _DASHED = "-" + "A" * 45
         *(f"{name} {_DASHED} --portal http://127.0.0.1:1" for name in ("ls", "cat", "metadata")),
         f"ls --portal http://127.0.0.1:1 {_DASHED}/a/b",
         f"download --portal http://127.0.0.1:1 {_DASHED} x",
-        f"pin {_DASHED} --from http://127.0.0.1:1 --to http://127.0.0.1:2",
+        f"pin {_DASHED} --from http://127.0.0.1:2 --to http://127.0.0.1:1",
     ],
 )
 def test_a_skylink_that_begins_with_a_dash(sandbox: Sandbox, command: str) -> None:
@@ -208,7 +208,7 @@ def test_what_only_begins_like_such_a_skylink(sandbox: Sandbox) -> None:
     sandbox.succeed("key", "generate", "home")
     portal = ("--portal", "http://127.0.0.1:1")
     sandbox.fail("registry", "set", "home", "x", _DASHED, *portal)
-    assert f'"{_DASHED}"' in sandbox.succeed("registry", "pending")
+    assert _DASHED in sandbox.succeed("registry", "pending")
     words = f"skymount ls {_DASHED} --verif"
     completing = {"_SKYMOUNT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "3"}
     assert "--verify" in sandbox.with_env(**completing).succeed()

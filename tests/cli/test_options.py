@@ -152,7 +152,7 @@ def test_an_interrupt(home: Sandbox, fake: FakePortal, command: str) -> None:
         end(process)
     outcome = INTERRUPTED.get(command, "").format(root=home.root)
     assert (process.returncode, out) == (130, b"")
-    assert said.decode() == (f"skymount: interrupted: {outcome}\n" if outcome else "")
+    assert said.decode().strip() == (f"skymount: interrupted: {outcome}" if outcome else "")
     assert set(home.root.iterdir()) == before
 
 

@@ -69,6 +69,8 @@ def interruption(outcome: str | Callable[[], str]) -> Iterator[None]:
         code = error.code if isinstance(error, SystemExit) else EXIT_INTERRUPTED
         if not isinstance(code, int) or code not in _SIGNALLED:
             raise
+        if os.isatty(2):
+            click.echo(err=True)  # behind ^C
         said = outcome if isinstance(outcome, str) else outcome()
         raise _InterruptedError(f"interrupted: {said}", code) from None
 

@@ -116,8 +116,8 @@ class Retention:
             after = rows[-1].stored, rows[-1].skylink
         if failures:
             raise StorageError(
-                f"removed {counted(swept.skyfiles, 'skyfile')}, {len(failures)} could not be removed: "
-                f"{failures[0]}"
+                f"removed {counted(swept.skyfiles, 'skyfile')}, {len(failures)} could not be "
+                f"removed: {failures[0]}"
             )
         return swept
 
