@@ -169,7 +169,7 @@ def _records(found: dict[str, msgspec.Raw]) -> Iterator[tuple[str, Subfile | str
 
 def _check_size(raw: bytes | memoryview) -> None:
     if len(raw) > METADATA_LIMIT:
-        raise MalformedError(f"metadata of more than {readable_size(METADATA_LIMIT)}")
+        raise MalformedError(f"metadata is over the limit of {readable_size(METADATA_LIMIT)}")
     # one brace for each record and two around them; few names contain braces
     if _count(raw, b"{") > SUBFILES_LIMIT + 2:
         raise MalformedError(f"metadata has more than {SUBFILES_LIMIT} records")

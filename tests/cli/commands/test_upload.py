@@ -241,7 +241,7 @@ def test_a_portal_that_is_away(sandbox: Sandbox, file: Path) -> None:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         said = sandbox.fail("upload", "--portal", url, file)
     assert "cannot be reached" in said
-    assert url in said
+    assert said.count(url[7:]) == 1
 
 
 def test_a_bad_portal_url(sandbox: Sandbox, file: Path) -> None:
