@@ -1,6 +1,4 @@
-"""The blocks of README.md run as they stand, in order, as an ordinary user with a real portal;
-and so does the demo where nothing can be mounted.
-"""
+"""The blocks of README.md run as they stand, in order, as an ordinary user with a real portal."""
 
 import os
 import re
@@ -120,26 +118,3 @@ def test_every_block_runs_in_order(tmp_path: Path) -> None:
     assert left == [home / "skymount-demo"], "uninstalling leaves something"
     made = {path.name for path in checkout.iterdir()} - there
     assert made <= {".venv.lock", ".pytest_cache"}, "something is left in the checkout"
-
-
-@pytest.mark.mount
-@pytest.mark.timeout(300)
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can hide a device")
-@pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="these tests do not run in a .venv")
-def test_the_demo_without_a_fuse_device(tmp_path: Path) -> None:
-    """It goes on with the same tour by `ls`, `cat` and `download`, says so, and exits 0."""
-    make_checkout(tmp_path / "skymount")
-    (tmp_path / "home").mkdir()
-    with new_namespace(network=True) as namespace:
-        namespace.hide_fuse_device(tmp_path / "dev")
-        env = {"HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
-        command = [*namespace.prefix, tmp_path / "skymount/scripts/demo"]
-        done = run(command, env=env, limit=SCRIPT_LIMIT)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "So this is the tour without a" in done.stdout
-    (example,) = blocks("console")
-    (skylink,) = set(re.findall(r"/skylinks/([\w-]{46})/", example))
-    assert f"\n{skylink}\n" in done.stdout
-    assert "data/tides.csv" in done.stdout
-    assert "copy/data/tides.csv:1\n" in done.stdout
-    assert not (tmp_path / "home/skymount-demo/skylinks").exists()
