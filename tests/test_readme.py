@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 SCRIPT_LIMIT = 240.0  # seconds
 
-COPIED = ("pyproject.toml", "README.md", "requirements", "scripts", "src", "tests")
+COPIED = ("pyproject.toml", "README.md", "requirements", "scripts", "setup.py", "src", "tests")
 
 
 def blocks(kind: str, part: str = README) -> list[str]:
@@ -39,7 +39,7 @@ def make_checkout(path: Path) -> None:
             shutil.copytree(ROOT / name, path / name, ignore=ignored)
         else:
             shutil.copy(ROOT / name, path / name)
-    venv, ours = path / ".venv", Path(sys.prefix)
+    venv, ours = path / ".venvs/env-0", Path(sys.prefix)
     packages = Path(sysconfig.get_path("purelib"))
     (venv / packages.relative_to(ours)).parent.mkdir(parents=True)
     (venv / packages.relative_to(ours)).symlink_to(packages)
@@ -51,8 +51,11 @@ def make_checkout(path: Path) -> None:
     text = (ours / "bin/skymount").read_text()
     command.write_text(f"#!{python}\n" + text.partition("\n")[2])
     command.chmod(0o755)
-    files = "cat pyproject.toml requirements/*.txt scripts/setup src/skymount/*/*.[ch]"
-    total = run(["sh", "-c", f"{files} | sha256sum"], cwd=path).stdout.split()[0]
+    (path / ".venv").symlink_to(".venvs/env-0")
+    files = "sed '/^# --- pytest/,$d' pyproject.toml; cat requirements/*.txt scripts/setup"
+    total = run(["sh", "-c", f"{{ {files}; }} | sha256sum"], cwd=path).stdout.split()[0]
+    extension = run(["sh", "-c", "cat setup.py src/skymount/*/*.[ch] | sha256sum"], cwd=path).stdout
+    (venv / "extension-made-from").write_text(extension)
     version = " ".join(map(str, sys.version_info[:3]))
     marker = f"{path}\n{version} {sys.base_prefix}\n{total}\ndev\n"
     (venv / "made-by-setup").write_text(marker)

@@ -3,10 +3,9 @@
 import json
 import os
 import re
-import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import click
 
@@ -18,9 +17,6 @@ Progress = Callable[[int, int | None], None]  # (bytes done, bytes in all or Non
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-
-_SIGNALLED = (130, 128 + signal.SIGHUP, 128 + signal.SIGTERM)
-"""Exit codes of a command that a signal ended."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
@@ -61,16 +57,17 @@ class _InterruptedError(click.ClickException):
 @contextmanager
 def interruption(outcome: str | Callable[[], str]) -> Iterator[None]:
     """Say what was done and what was not if a signal ends the command meanwhile."""
-    from skymount.cli import EXIT_INTERRUPTED
+    from skymount.cli import ENDING_SIGNALS, EXIT_INTERRUPTED
 
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as error:
         code = error.code if isinstance(error, SystemExit) else EXIT_INTERRUPTED
-        if not isinstance(code, int) or code not in _SIGNALLED:
+        if code not in (EXIT_INTERRUPTED, *(128 + each for each in ENDING_SIGNALS)):
             raise
-        if os.isatty(2):
-            click.echo(err=True)  # behind ^C
+        with suppress(OSError):
+            if os.isatty(2):
+                click.echo(err=True)  # behind ^C
         said = outcome if isinstance(outcome, str) else outcome()
         raise _InterruptedError(f"interrupted: {said}", code) from None
 
