@@ -126,7 +126,7 @@ def left_out(patterns: IgnorePatterns, path: str) -> bool:
         ("secret\n".encode("utf-16"), "it is not text in UTF-8"),
         ("secret\n".encode("utf-16-le"), "it contains a NUL"),
         (b"caf\xe9\n", "it is not text in UTF-8"),
-        (b"x\n" * (1 << 20), "larger than 1048576 bytes"),
+        (b"x\n" * (1 << 20), "larger than 1 MiB"),
     ],
 )
 def test_a_file_that_cannot_be_used(tmp_path: Path, raw: bytes, reason: str) -> None:
