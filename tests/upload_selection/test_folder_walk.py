@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from skymount.errors import MalformedError
-from skymount.upload_selection.folder_walk import refuse_own_file, select
+from skymount.upload_selection.folder_walk import select
+from skymount.upload_selection.own_state import refuse_own_state
 from skymount.upload_selection.selection import (
     EVERYTHING,
     Selection,
@@ -397,8 +398,8 @@ def test_our_own_state_that_is_named_is_refused(home: Path, kind: str) -> None:
         assert taken(folder, SelectionRules(take_all=True))
     for file in (own / "sub/file", home / "file"):
         with pytest.raises(MalformedError, match="skymount's own state"):
-            refuse_own_file(file)
-    refuse_own_file(home / "a")
+            refuse_own_state(file)
+    refuse_own_state(home / "a")
 
 
 def test_a_file_of_ours_that_is_named_is_refused(home: Path) -> None:
@@ -406,9 +407,9 @@ def test_a_file_of_ours_that_is_named_is_refused(home: Path) -> None:
     make(home, copy='{"version":1,"private_key":"%s"}' % ("ab" * 64), link="-> copy", id_rsa=KEY)
     for name in ("copy", "link"):
         with pytest.raises(MalformedError, match=f"{name}: a private key of skymount"):
-            refuse_own_file(home / name)
-    refuse_own_file(home / "id_rsa")
-    refuse_own_file(home / "absent")  # the upload says what is wrong
+            refuse_own_state(home / name)
+    refuse_own_state(home / "id_rsa")
+    refuse_own_state(home / "absent")  # the upload says what is wrong
 
 
 def test_the_rules_of_everything_take_everything(home: Path) -> None:

@@ -161,11 +161,12 @@ def test_settings_with_a_token(name: str, text: str, is_secret: bool) -> None:
         '[mounts.home]\nmountpoint = "~/sky"\napi_key = "abc"\n',
         '[[portals]]\nurl = "https://portal.example"\napi_key = "abc"\n',
         'headers = { Cookie = "a=b" }\n',
+        'api_key = "abc"\n' + "# more\n" * 5000 + "x = [\n",
     ],
 )
 def test_a_configuration(text: str) -> None:
     raw = text.encode()
-    assert reason_of_form(raw, len(raw)) == "a configuration of skymount"
+    assert reason_of_form(raw[:HEAD_LIMIT], len(raw)) == "a configuration of skymount"
 
 
 async def test_what_skymount_keeps(tmp_path: Path) -> None:

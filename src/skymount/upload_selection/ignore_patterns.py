@@ -111,6 +111,8 @@ class IgnorePatterns:
 
     def verdict(self, path: str, is_directory: bool) -> bool | None:
         """Whether a path below the folder of the file is left out; None if no pattern is for it."""
+        if not self._patterns:
+            return None
         names = os.fsencode(path).split(b"/")
         for pattern in self._patterns:  # the last one first
             if pattern.matches(names, is_directory):
