@@ -43,6 +43,7 @@ from skymount.portal.http.transport import HTTPTransport
 from skymount.portal.options import HEADER_LIMIT, PortalOptions
 from skymount.wire.http import requests, responses
 from skymount.wire.http.byte_range import ByteRange
+from skymount.wording import readable_size
 
 T = TypeVar("T")
 
@@ -227,7 +228,7 @@ class HttpClient:
                     into.filled(size)
                     received += size
                     if received > limit:
-                        raise response.bad(f"answer is longer than {limit} bytes")
+                        raise response.bad(f"answer is longer than {readable_size(limit)}")
 
         await self._repeat(call, None, attempt)
 

@@ -39,7 +39,7 @@ _ADVICE = (
     ("Name or service not known", "is the name right?"),
     ("No address associated with hostname", "is the name right?"),
     ("Temporary failure in name resolution", "is this machine online?"),
-    ("all attempts to connect", "is it running, and is the port right?"),
+    ("Connection refused", "is the portal running, and is the port right?"),
 )
 
 
