@@ -23,7 +23,6 @@ from skymount.errors import (
     AccessDeniedError,
     BadContentError,
     CacheError,
-    FrozenEntryError,
     PortalError,
     RevisionConflictError,
     RolledBackError,
@@ -105,13 +104,11 @@ class WriteSession:
     def _explaining_spool(self, entry: "EntryId") -> Iterator[None]:
         try:
             yield
-        except (PortalError, FrozenEntryError) as error:
+        except PortalError as error:
             pending = {(each.public_key, each.tweak) for each in self.ledger.pending()}
             if (entry.public_key, entry.tweak) not in pending:
                 raise
             text = "; it is kept, see `skymount registry pending`"
-            if isinstance(error, FrozenEntryError):
-                raise FrozenEntryError(f"{error}{text}") from None
             error.message = error.message.rstrip(".") + text
             raise
 
