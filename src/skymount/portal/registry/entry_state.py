@@ -79,6 +79,7 @@ def next_revision(current: int, claimed: int | None) -> int:
 
 
 def check_not_frozen(revision: int) -> None:
+    """FrozenEntryError if nothing can follow a revision."""
     if revision >= MAX_REVISION:
         raise FrozenEntryError("the entry has the last revision there is, and cannot be changed")
 

@@ -136,7 +136,8 @@ class VerifiedRegistry(EntryReader):
 
         StaleEntryError when the entry was changed since, unless to `overwrite`: then it gets the
         next revision, signed with `pair`. FrozenEntryError when it can never be posted, and is
-        given up; after any other error the write stays in the spool. StorageError when it is not there, another process is posting it, or `only_last` and it is not the last.
+        given up; after any other error the write stays in the spool. StorageError when it is not
+        there, another process is posting it, or `only_last` and it is not the last.
         """
         ref = EntryId(pending.public_key, pending.tweak, pending.data_key)
         self.portals.writable()  # fails before the spool is touched

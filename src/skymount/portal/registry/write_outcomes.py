@@ -60,8 +60,8 @@ class WriteOutcomes:
         before: PendingStatus = PendingStatus.FAILED,
     ) -> None:
         """Keep content that was not posted in the spool, with the reason; without a `number` it is
-        new there, written for the `portals`. A CONFLICT `before` stays one. What can never be posted
-        is not kept.
+        new there, written for the `portals`. A CONFLICT `before` stays one. What can never be
+        posted is not kept.
         """
         reason = str(error) if isinstance(error, SkymountError) else "interrupted"
         made_from = None if base is None else base.revision
