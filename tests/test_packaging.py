@@ -1,5 +1,6 @@
 """The wheel, the source distribution, and pipx: what an installation from them has."""
 
+import gzip
 import os
 import re
 import shutil
@@ -276,6 +277,11 @@ def test_the_debian_package_mounts(
         "usr/lib/systemd/user/skymount@.service",
     ):
         assert (installed / name).is_file(), name
+    control = (installed / "var/lib/dpkg/status").read_text()
+    assert re.search(r"^Depends: .*\bca-certificates\b", control, re.MULTILINE)
+    assert re.search(r"^Maintainer: .+ <\S+@\S+>$", control, re.MULTILINE)
+    changes = gzip.decompress((installed / "usr/share/doc/skymount/changelog.gz").read_bytes())
+    assert changes.startswith(b"skymount (0.")
     inside = mount_namespace.prefix
     env = {name: value for name, value in sandbox.env.items() if name != "PYTHONPATH"}
     program = installed / "usr/bin/skymount"
