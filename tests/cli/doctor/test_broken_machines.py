@@ -150,7 +150,7 @@ def test_a_portal_that_is_not_there(sandbox: Sandbox) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
     said = fault(sandbox.with_env(SKYMOUNT_PORTALS=url), f"portal {url}")
-    assert said.endswith("; is it running, and is the port right?")
+    assert said.endswith("; is the portal running, and is the port right?")
 
 
 def test_a_portal_that_is_silent(sandbox: Sandbox) -> None:

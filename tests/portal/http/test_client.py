@@ -444,7 +444,7 @@ async def test_status_of_an_error_that_breaks_off():
                 await client.raw_metadata(CONTENT.skylink)
             assert caught.value.status == 403
             portal.heal()
-        assert len(portal.requests) == 3
+        assert len(portal.asked("/metadata/")) == 3
 
 
 # --- errors and secrets
