@@ -81,6 +81,30 @@ def test_links_to_headings_lead_somewhere(page: Path) -> None:
         assert anchor in _anchors(page.parent / target if target else page), (target, anchor)
 
 
+_NUMBERS = r"\d+(?:\.\d+)?(?:(?:, | and | to )\d+(?:\.\d+)?)*"
+
+
+def test_references_to_the_wire_page_lead_somewhere() -> None:
+    """Each «docs/wire.md 2.3» names a section that is there, and no other spelling is used."""
+    page = (ROOT / "docs/wire.md").read_text()
+    sections = set(re.findall(r"^#+ ([\d.]+) ", page, re.MULTILINE))
+    folders = ("src", "tests", "docs", "benchmarks", "scripts")
+    files = (path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file())
+    found, wrong = 0, []
+    for path in files:
+        if "__pycache__" in path.parts or path == Path(__file__):
+            continue
+        text = path.read_text(errors="replace")
+        for numbers in re.findall(rf"docs/wire\.md(?: ({_NUMBERS}))?", text):
+            found += 1
+            if not numbers or not sections.issuperset(re.findall(r"[\d.]+", numbers)):
+                wrong.append((str(path), numbers))
+        if re.search(r"\bwire[ _-]notes\b|\(notes \d", text, re.IGNORECASE):
+            wrong.append((str(path), "notes"))
+    assert found
+    assert wrong == []
+
+
 def _promises() -> list[str]:
     """Return the names of all promises."""
     pages = (ROOT / "docs" / name for name in ("semantics.md", "library.md", "portal.md"))

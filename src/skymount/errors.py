@@ -18,7 +18,7 @@ class BadSignatureError(MalformedError):
 
 
 class RevisionError(MalformedError):
-    """A registry entry may not replace the present one (wire notes 6.3)."""
+    """A registry entry may not replace the present one (docs/wire.md 6.3)."""
 
 
 class FrozenEntryError(MalformedError):

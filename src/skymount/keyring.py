@@ -81,7 +81,7 @@ def check_name(name: str) -> str:
 
 
 def gen_key_pair_and_seed() -> "tuple[SigningKeyPair, str]":
-    """Return a new key pair and its seed: 64 random bytes as 128 hex digits (wire notes 10)."""
+    """Return a new key pair and its seed: 64 random bytes as 128 hex digits (docs/wire.md 10)."""
     from skymount.wire.key_pair import SEED_ENTROPY, SigningKeyPair
 
     seed = secrets.token_hex(SEED_ENTROPY)

@@ -10,7 +10,7 @@ from skymount.portal import PortalClient
 from tests.fakes.portal import FakePortal, Reply, Request, running
 
 LINK = "AAA9s0sR9i8NGy19EadRGcpUt0HdvDMHJilKGmW545-k1g"
-"""A skylink of wire notes 2.6."""
+"""A skylink of docs/wire.md 2.6."""
 
 
 _UPLOADED = Reply(200, (), b'{"skylink":"%s"}' % LINK.encode())

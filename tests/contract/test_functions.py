@@ -244,7 +244,7 @@ def test_gen_key_pair_and_seed() -> None:
 
 
 def test_gen_key_pair_from_seed() -> None:
-    """genKeyPairFromSeed always gives the pair of wire notes 10 for its seed."""
+    """genKeyPairFromSeed always gives the pair of docs/wire.md 10 for its seed."""
     pair = gen_key_pair_from_seed("insecure test seed")
     assert pair.public_key == "658b900df55e983ce85f3f9fb2a088d568ab514e7bbda51cfbfb16ea945378d9"
     assert pair.private_key.endswith(pair.public_key)
@@ -252,7 +252,7 @@ def test_gen_key_pair_from_seed() -> None:
 
 
 def test_derive_child_seed() -> None:
-    """deriveChildSeed gives the hex digits of wire notes 10."""
+    """deriveChildSeed gives the hex digits of docs/wire.md 10."""
     master = "c1197e1275fbf570d21dde01a00af83ed4a743d1884e4a09cebce0dd21ae254c"
     child = "6140d0d1d8f9e2b759ca7fc96ad3620cd382189f8d46339737e26a2764122b99"
     assert derive_child_seed(master, "seed") == child

@@ -16,7 +16,7 @@ from skymount.wire.merkle import sector_root
 from skymount.wire.metadata import Metadata, Subfile, encode_metadata
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 
-SEGMENT = 64  # bytes, how content is spread over data pieces (wire notes 2.3)
+SEGMENT = 64  # bytes, how content is spread over data pieces (docs/wire.md 2.3)
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # a failure need not show megabytes

@@ -89,7 +89,7 @@ def test_extent_of_the_first_live_file():
 
 
 def test_layout_byte_by_byte():
-    """The fields stand where the table of wire notes 2.1 puts them."""
+    """The fields stand where the table of docs/wire.md 2.1 puts them."""
     layout = Layout(
         filesize=0x0102030405060708,
         metadata_size=0x1112131415161718,
@@ -128,7 +128,7 @@ def test_layout_round_trip(layout):
 
 @pytest.mark.parametrize("version", [0, 2, 255])
 def test_other_versions_are_malformed(version):
-    """Only version 1 exists (wire notes 2.1)."""
+    """Only version 1 exists (docs/wire.md 2.1)."""
     raw = bytes([version]) + bytes(Layout(0, 0))[1:]
     with pytest.raises(MalformedError, match=f"unsupported skyfile version {version}"):
         parse_base_sector(raw)
@@ -160,7 +160,7 @@ def test_inline_round_trip(metadata, payload, padding):
 
 
 def test_largest_inline_file():
-    """Small ends where layout, metadata and payload fill the sector to the byte (notes 2.2)."""
+    """Small ends where layout, metadata and payload fill the sector (docs/wire.md 2.2)."""
     metadata, payload = b"{}", b"x" * (SECTOR_SIZE - LAYOUT_SIZE - 2)
     assert fits_inline(len(metadata), len(payload))
     base = build_inline(metadata, payload)
@@ -217,7 +217,7 @@ def test_fanned_out_round_trip():
 
 
 def dealt(chunk: bytes, piece: int) -> bytes:
-    """Return one of ten data pieces: every tenth 64-byte segment (wire notes 2.3)."""
+    """Return one of ten data pieces: every tenth 64-byte segment (docs/wire.md 2.3)."""
     segments = [chunk[at : at + 64] for at in range(0, len(chunk), 64)]
     return b"".join(segment.ljust(64, b"\0") for segment in segments[piece::10])
 

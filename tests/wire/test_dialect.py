@@ -14,7 +14,7 @@ SKYLINK = "AACogzrAimYPG42tDOKhS3lXZD8YvlF8Q8R17afe95iV2Q"
         (SVC, "/svc/registry", f"svc://{SKYLINK}", "svc-agent", "svc-metadata"),
         (SKYNET, "/skynet/registry", f"sia://{SKYLINK}", "Sia-Agent", "Skynet-File-Metadata"),
     ],
-    ids=["contract", "wire notes, table of wordings"],
+    ids=["contract", "deployed portals"],
 )
 def test_spelling(dialect, endpoint, link, agent, metadata):
     """Path prefix, scheme, agent token and metadata header are those of the sources."""
@@ -24,7 +24,7 @@ def test_spelling(dialect, endpoint, link, agent, metadata):
 
 
 def test_headers_of_deployed_portals():
-    """The other headers are spelled as in wire notes 3.2 and 4.4."""
+    """The other headers are spelled as in docs/wire.md 3.2 and 4.4."""
     assert SKYNET.skylink_header == "Skynet-Skylink"
     assert SKYNET.layout_header == "Skynet-File-Layout"
     assert SKYNET.disable_force_header == "Skynet-Disable-Force"

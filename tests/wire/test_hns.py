@@ -1,6 +1,6 @@
 """Names: how domains are written, what TXT records say, and the JSON of resolutions.
 
-Rules: contract 12, wire notes 8.
+Rules: contract 12, docs/wire.md 8.
 """
 
 import json

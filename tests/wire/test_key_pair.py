@@ -33,7 +33,7 @@ def test_child_seed_keeps_its_parts_apart():
 
 
 def test_generated_seed_is_of_64_bytes():
-    """A generated seed has 64 random bytes, as the SDKs' has (wire notes 10)."""
+    """A generated seed has 64 random bytes, as the SDKs' has (docs/wire.md 10)."""
     assert SEED_ENTROPY == 64
 
 

@@ -75,7 +75,7 @@ def form(request):
 
 
 def naive_root(sector: bytes) -> bytes:
-    """Hash the whole tree from the top down, as the definition reads (wire notes 2.4)."""
+    """Hash the whole tree from the top down, as the definition reads (docs/wire.md 2.4)."""
     assert len(sector) == SECTOR_SIZE
     return _naive_node(sector, {})
 
@@ -93,7 +93,7 @@ def _naive_node(data: bytes, known: dict[bytes, bytes]) -> bytes:
 
 
 def naive_piece(chunk: bytes, piece: int, pieces: int) -> bytes:
-    """Deal a chunk's 64-byte segments out like cards; return one hand as a sector (notes 2.3)."""
+    """Deal a chunk's segments out like cards; return one hand as a sector (docs/wire.md 2.3)."""
     hand = bytearray()
     for number in range(0, len(chunk), SEGMENT):
         if number // SEGMENT % pieces == piece:

@@ -59,7 +59,7 @@ def go_json(value: object) -> str:
 
 
 def go_metadata(meta: Metadata) -> bytes:
-    """The members of wire notes 2.5 in their order; True marks those that are always written."""
+    """The members of docs/wire.md 2.5 in their order; True marks those that are always written."""
     subfiles = {
         path: [
             ("mode", sub.mode, False),
@@ -490,7 +490,7 @@ def test_paths_of_uploads(path):
     ],
 )
 def test_bad_paths_of_uploads(path):
-    """Empty, absolute, dotted and undecodable names are refused (wire notes 3.3)."""
+    """Empty, absolute, dotted and undecodable names are refused (docs/wire.md 3.3)."""
     with pytest.raises(MalformedError):
         check_path(path)
 
@@ -526,14 +526,14 @@ def test_selection(path, names):
 
 
 def test_file_wins_over_directory_in_a_selection():
-    """Where a name is both, a download gives the file (wire notes 4.3)."""
+    """Where a name is both, a download gives the file (docs/wire.md 4.3)."""
     meta = Metadata(subfiles={"a": Subfile(len=1), "a/b": Subfile(len=2)})
     assert list(select(meta, "a")) == ["a"]
     assert list(select(meta, "a/")) == ["a/b"]
 
 
 def test_metadata_of_a_sub_path():
-    """The example of wire notes 4.5, byte by byte: rebased, whole names, nothing else."""
+    """The example of docs/wire.md 4.5, byte by byte: rebased, whole names, nothing else."""
     found = subpath_metadata("a/2", select(DIRECTORY, "a/2"))
     assert encode_metadata(found) == (
         b'{"filename":"/a/2","length":3,"subfiles":{"a/2":{"filename":"a/2","len":3}}}'

@@ -1,7 +1,4 @@
-"""Registry entries: known hashes and signatures, JSON in both directions, which one replaces which.
-
-Sections of wire notes are named in each line.
-"""
+"""Registry entries: known hashes and signatures, JSON in both directions, which replaces which."""
 
 import base64
 import json
@@ -68,13 +65,13 @@ def answer(**members: object) -> bytes:
 
 @pytest.mark.parametrize("case", cases("datakey_hash"))
 def test_known_hash_of_a_data_key(case):
-    """A data key is hashed as the SDKs do (6.5)."""
+    """A data key is hashed as the SDKs do (docs/wire.md 6.5)."""
     assert hash_data_key(case.dataKey).hex() == case.hash
 
 
 @pytest.mark.parametrize("case", cases("mysky_path_tweak"))
 def test_known_tweak_of_a_path(case):
-    """A path's tweak is the hash of its elements' hashes (6.5), and an entry can have it."""
+    """A path's tweak hashes its elements' hashes, and an entry can have it (docs/wire.md 6.5)."""
     elements = [blake2b(part.encode(), digest_size=32).digest() for part in case.path.split("/")]
     tweak = blake2b(b"\1" + b"".join(elements), digest_size=32).hexdigest()
     assert tweak == case.tweak
@@ -83,7 +80,7 @@ def test_known_tweak_of_a_path(case):
 
 @pytest.mark.parametrize("case", cases("entry_hash_and_signature"))
 def test_known_hash_and_signature(case):
-    """An entry has the known hash, and its key the known signature (6.4)."""
+    """An entry has the known hash, and its key the known signature (docs/wire.md 6.4)."""
     entry = entry_of(case)
     assert entry.hash().hex() == case.hash
     if hasattr(case, "seed"):
@@ -96,13 +93,13 @@ def test_known_hash_and_signature(case):
 
 @pytest.mark.parametrize("case", cases("entry_hash_type_2"))
 def test_known_hash_of_the_second_kind(case):
-    """The kind is hashed too, unless it is 1 (6.4)."""
+    """The kind is hashed too, unless it is 1 (docs/wire.md 6.4)."""
     assert entry_of(case).hash().hex() == case.hash
 
 
 @pytest.mark.parametrize("case", cases("signatures_to_verify"))
 def test_known_signature(case):
-    """Signatures of real portals verify, and not over anything else (6.4)."""
+    """Signatures of real portals verify, and not over anything else (docs/wire.md 6.4)."""
     entry = entry_of(case)
     assert entry.hash().hex() == case.hash
     signed = SignedEntry(bytes.fromhex(case.publicKey), entry, bytes.fromhex(case.signature))
@@ -120,7 +117,7 @@ def test_known_signature(case):
 
 @pytest.mark.parametrize("case", cases("resolver_skylink"))
 def test_known_link_of_an_entry(case):
-    """An entry's id and v2 skylink are the known ones (1.4)."""
+    """An entry's id and v2 skylink are the known ones (docs/wire.md 1.4)."""
     key = parse_public_key(f"ed25519:{case.publicKey}")
     tweak = parse_tweak(case.dataKey) if case.dataKeyIsTweak else hash_data_key(case.dataKey)
     assert tweak.hex() == case.tweak
@@ -144,13 +141,13 @@ def test_known_name_of_a_json_file(case):
 
 @pytest.mark.parametrize("text", ["\ud800", "a/\udcff", "\udfff\ud800"])
 def test_data_key_that_is_no_text(text):
-    """A lone surrogate in a data key is refused (6.5)."""
+    """A lone surrogate in a data key is refused (docs/wire.md 6.5)."""
     with pytest.raises(MalformedError, match="valid Unicode"):
         hash_data_key(text)
 
 
 def test_data_keys_are_not_normalized():
-    """Two writings of one letter are two data keys, as a hash of UTF-8 has it (6.5)."""
+    """Two writings of one letter are two data keys: UTF-8 is hashed (docs/wire.md 6.5)."""
     assert hash_data_key("\u00fc") != hash_data_key("u\u0308")
 
 
@@ -217,7 +214,7 @@ def test_private_key_in_the_place_of_a_public_one_is_not_shown():
 
 
 def test_limits_of_an_entry():
-    """Data of 113 bytes and revisions of 64 bits fit (6.2)."""
+    """Data of 113 bytes and revisions of 64 bits fit (docs/wire.md 6.2)."""
     for entry in (Entry(TWEAK, b"x" * DATA_LIMIT, 0), Entry(TWEAK, b"", MAX_REVISION, 2)):
         assert len(entry.hash()) == 32
 
@@ -244,7 +241,7 @@ def test_bad_entry(change, reason):
 
 
 def test_deleted_entry():
-    """34 zero bytes say that the owner deleted the entry; nothing else does (6.6)."""
+    """34 zero bytes say that the owner deleted the entry; nothing else does (docs/wire.md 6.6)."""
     assert Entry(TWEAK, DELETED, 1).is_deleted
     assert len(DELETED) == 34
     for data in (b"", bytes(33), bytes(35), b"\1" + bytes(33)):
@@ -253,7 +250,7 @@ def test_deleted_entry():
 
 @given(st.sampled_from([LINK, Skylink.v2(bytes(32)), Skylink.v2(b"\xff" * 32)]))
 def test_linked_skylink(link):
-    """Data names a skylink in 34 raw bytes, or in the older 46 characters (1.4, 10)."""
+    """Data names a skylink in 34 raw bytes, or in 46 characters (docs/wire.md 1.4, 10)."""
     assert linked_skylink(bytes(link)) == link
     assert linked_skylink(str(link).encode()) == link
 
@@ -278,7 +275,7 @@ def test_linked_skylink(link):
     ],
 )
 def test_data_that_is_no_skylink(data):
-    """Deleted, empty, illegal and other data name none (1.2, 1.4)."""
+    """Deleted, empty, illegal and other data name none (docs/wire.md 1.2, 1.4)."""
     assert linked_skylink(data) is None
 
 
@@ -340,7 +337,7 @@ def test_sizes_of_a_signed_entry(key, signature):
 
 
 def test_second_kind_needs_the_hash_of_a_host():
-    """An entry of kind 2 verifies with at least the 20 bytes that name a host (6.4)."""
+    """An entry of kind 2 verifies with at least 20 bytes that name a host (docs/wire.md 6.4)."""
     named = Entry(TWEAK, b"h" * 20, 1, 2).sign(PAIR.private_key)
     assert named.verify() is named
     with pytest.raises(MalformedError, match="host"):
@@ -381,13 +378,13 @@ LESS, MORE = (entry_of(case.values[0]) for case in cases("entry_hash_and_signatu
     ],
 )
 def test_higher_revision_replaces(stored, new, reason):
-    """Any revision goes where none is, then only higher ones (6.3)."""
+    """Any revision goes where none is, then only higher ones (docs/wire.md 6.3)."""
     before = None if stored is None else Entry(TWEAK, b"data", stored)
     assert refused(before, Entry(TWEAK, b"data", new)) == reason
 
 
 def test_more_work_replaces_at_the_same_revision():
-    """The lower hash wins, with the two entries of siad's TestHasMoreWork (6.3)."""
+    """The lower hash wins, with the two entries of siad's TestHasMoreWork (docs/wire.md 6.3)."""
     assert MORE.hash() < LESS.hash()
     assert refused(LESS, MORE) == ""
     assert refused(MORE, LESS) == LESS_WORK
@@ -395,7 +392,7 @@ def test_more_work_replaces_at_the_same_revision():
 
 
 def test_last_revision_freezes():
-    """An entry of the last revision stays as it is, whatever the work (contract, 6.3)."""
+    """An entry of the last revision stays as it is, whatever the work (docs/wire.md 6.3)."""
     less, more = (replace(entry, revision=MAX_REVISION) for entry in (LESS, MORE))
     less, more = sorted((less, more), key=Entry.hash, reverse=True)
     assert refused(less, more) == SAME
@@ -404,7 +401,7 @@ def test_last_revision_freezes():
 
 
 def test_work_leaves_kind_and_host_out():
-    """Kind 2 with a host's hash before the data is as much work as kind 1 (6.4)."""
+    """Kind 2 with a host's hash before the data is as much work as kind 1 (docs/wire.md 6.4)."""
     named = replace(MORE, kind=2, data=b"h" * 20 + MORE.data)
     assert named.work == MORE.work == MORE.hash() != named.hash()
     assert refused(LESS, named) == ""
@@ -423,8 +420,8 @@ def test_at_most_one_of_two_entries_replaces_the_other(one, two):
 # --- the answer to a read
 
 
-def test_answer_is_that_of_wire_notes():
-    """Data, revision and signature come first, then what later portals add (6.1)."""
+def test_answer_is_that_of_the_wire_page():
+    """Data, revision and signature come first, then what later portals add (docs/wire.md 6.1)."""
     assert (
         SIGNED.encode_answer()
         == (
@@ -438,13 +435,13 @@ def test_answer_is_that_of_wire_notes():
 
 @given(signed_entries)
 def test_answer_reads_back(signed):
-    """What a portal says is what a client reads, every revision exactly (6.1)."""
+    """What a portal says is what a client reads, every revision exactly (docs/wire.md 6.1)."""
     body = signed.encode_answer()
     assert SignedEntry.parse_answer(body, PAIR.public_key, signed.entry.tweak) == signed
 
 
 def test_answer_of_an_early_portal():
-    """Three members are enough, empty data is empty, and digits may be of any case (6.1)."""
+    """Three members are enough, empty data is empty, case does not matter (docs/wire.md 6.1)."""
     entry = Entry(TWEAK, b"", MAX_REVISION).sign(PAIR.private_key)
     body = f'{{"data":"","revision":{MAX_REVISION},"signature":"{entry.signature.hex().upper()}"}}'
     assert SignedEntry.parse_answer(body.encode(), PAIR.public_key, TWEAK).verify() == entry
@@ -512,7 +509,7 @@ HEX = SIGNED.signature.hex()
     ids=lambda body: repr(body[:60]),
 )
 def test_bad_answer(body):
-    """An answer of another form, or beyond a limit, is refused (6.1)."""
+    """An answer of another form, or beyond a limit, is refused (docs/wire.md 6.1)."""
     with pytest.raises(MalformedError) as caught:
         SignedEntry.parse_answer(body, PAIR.public_key, TWEAK)
     assert len(str(caught.value)) < 300
@@ -538,14 +535,14 @@ def test_update_is_that_of_the_contract():
 
 @given(signed_entries)
 def test_update_reads_back(signed):
-    """What a client sends is what a portal reads, and it fits the limit of a body (6.2)."""
+    """What a client sends is what a portal reads, and it fits the limit (docs/wire.md 6.2)."""
     body = signed.encode_update()
     assert SignedEntry.parse_update(body) == signed
     assert len(body) < UPDATE_LIMIT
 
 
 def test_update_of_the_second_kind():
-    """Kind 2 is said (6.2)."""
+    """Kind 2 is said (docs/wire.md 6.2)."""
     signed = Entry(TWEAK, b"h" * 20, 1, 2).sign(PAIR.private_key)
     assert SignedEntry.parse_update(signed.encode_update()).verify() == signed
     read = SignedEntry.parse_answer(signed.encode_answer(), PAIR.public_key, TWEAK)
@@ -571,13 +568,13 @@ SIGNATURE64 = base64.b64encode(SIGNED.signature).decode()
     ],
 )
 def test_forms_of_an_update(members):
-    """Bytes are arrays or base64, a key may be text, unknown members count nothing (6.2)."""
+    """Bytes are arrays or base64, a key may be text, others are ignored (docs/wire.md 6.2)."""
     assert SignedEntry.parse_update(update(**members)).verify() == SIGNED
 
 
 @pytest.mark.parametrize("data", [b"", b'"data":null,', b'"data":[],', b'"data":"",'])
 def test_update_without_data(data):
-    """Missing data, null and nothing are one and the same (6.2)."""
+    """Missing data, null and nothing are one and the same (docs/wire.md 6.2)."""
     empty = Entry(TWEAK, b"", 7).sign(PAIR.private_key)
     body = empty.encode_update().replace(b'"data":[],', data)
     assert SignedEntry.parse_update(body).verify() == empty
@@ -654,7 +651,7 @@ BYTES = list(SIGNED.signature)
     ids=lambda body: repr(body[:70]),
 )
 def test_bad_update(body):
-    """An update of another form, or beyond a limit, is refused (6.2)."""
+    """An update of another form, or beyond a limit, is refused (docs/wire.md 6.2)."""
     with pytest.raises(MalformedError) as caught:
         SignedEntry.parse_update(body)
     assert len(str(caught.value)) < 300

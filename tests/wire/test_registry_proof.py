@@ -70,14 +70,14 @@ def test_known_proof(case):
 
 @pytest.mark.parametrize("hops", [(LAST,), (FIRST, LAST), (hop(str(CONTENT).encode()),)])
 def test_chain_that_holds(hops):
-    """One hop or two lead to content, whoever signed them, in either form of data (1.4)."""
+    """One hop or two lead to content, whoever signed, in either form of data (docs/wire.md 1.4)."""
     assert len(hops) <= HOPS
     check_proof(hops[0].link, CONTENT, hops)
     assert proven(hops[0].link, CONTENT, encode_proof(hops))
 
 
-def test_proof_is_that_of_wire_notes():
-    """A hop holds data, revision, data key, public key, signature and kind (1.4)."""
+def test_proof_is_that_of_the_wire_page():
+    """A hop holds data, revision, data key, public key, signature and kind (docs/wire.md 1.4)."""
     found = json.loads(encode_proof([FIRST, LAST]))
     assert [list(element) for element in found] == [
         ["data", "revision", "datakey", "publickey", "signature", "type"]
@@ -117,7 +117,7 @@ def test_empty_proof():
     ],
 )
 def test_chain_that_does_not_hold(asked, resolved, hops):
-    """Every hop must lead to the next, from what was asked for to what was served (1.4)."""
+    """Every hop must lead to the next, from what is asked to what is served (docs/wire.md 1.4)."""
     with pytest.raises(BadSignatureError, match=BROKEN):
         check_proof(asked, resolved, hops)
     assert not proven(asked, resolved, encode_proof(hops))
@@ -148,7 +148,7 @@ def test_entry_of_another_owner():
 
 
 def test_second_kind_proves_nothing():
-    """Only entries of kind 1 count in a proof, as in the SDKs (1.4)."""
+    """Only entries of kind 1 count in a proof, as in the SDKs (docs/wire.md 1.4)."""
     second = Entry(LAST.entry.tweak, bytes(CONTENT), 3, 2).sign(PAIR.private_key)
     with pytest.raises(BadSignatureError, match=r"^Unsupported registry type in proof: '2'$"):
         check_proof(second.link, CONTENT, (second,))
@@ -217,7 +217,7 @@ def test_bad_proof(text):
 
 
 def test_key_of_a_hop_may_be_text():
-    """A public key is read as text too, as everywhere (6.2)."""
+    """A public key is read as text too, as everywhere (docs/wire.md 6.2)."""
     text = element(publickey=f"ed25519:{PAIR.public_hex}", unknown=[1])
     assert proven(LAST.link, CONTENT, text)
 

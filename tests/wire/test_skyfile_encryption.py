@@ -56,8 +56,8 @@ def test_derivation_of_the_servers():
 
 
 # The values of the next four tests stand in no repository. They were made by this code. The sources
-# of the servers (wire notes 2.7) give the same with other ciphers: ChaCha20 as RFC 8439 has it, and
-# libsodium's XChaCha20. `NewSpecifier` pads each name with zeros to 16 bytes; `DeriveSubkey`
+# of the servers (docs/wire.md 2.7) give the same with other ciphers: ChaCha20 as RFC 8439 has it,
+# and libsodium's XChaCha20. `NewSpecifier` pads each name with zeros to 16 bytes; `DeriveSubkey`
 # hashes nonce and name, each after its length; `Derive` hashes the bare nonce and the two indexes.
 SEALED_LAYOUT = {  # the 99 bytes of a layout; the last 24 are key data that nobody uses, encrypted
     Kind.PUBLIC: "010ea3bad0a196e3eecd09c22927b9e34190fde1cd582b4795780f0000000000000004"

@@ -75,7 +75,7 @@ def test_known_id(case):
     ],
 )
 def test_forms_of_the_text(scheme, query, name):
-    """Scheme and name may be missing; the name is percent-encoded (wire notes 7)."""
+    """Scheme and name may be missing; the name is percent-encoded (docs/wire.md 7)."""
     assert Skykey.parse(f" {scheme}{ENCODED}{query}\n") == KEY.named(name)
 
 
@@ -266,7 +266,7 @@ def test_sizes(key, nonce):
 
 
 def test_record_is_that_of_the_contract():
-    """A record holds skykey, name, id and type, in this order (contract 7, wire notes 7)."""
+    """A record holds skykey, name, id and type, in this order (contract 7, docs/wire.md 7)."""
     assert (
         PRIVATE.encode_record()
         == (
@@ -276,7 +276,7 @@ def test_record_is_that_of_the_contract():
 
 
 def test_list_is_that_of_the_contract():
-    """A list is wrapped in ``skykeys``, an empty one too (wire notes 7)."""
+    """A list is wrapped in ``skykeys``, an empty one too (docs/wire.md 7)."""
     assert encode_list([]) == b'{"skykeys":[]}\n'
     one = encode_list([PRIVATE])
     assert one == b'{"skykeys":[' + PRIVATE.encode_record().strip() + b"]}\n"

@@ -37,7 +37,7 @@ FETCH_SIZES = {
     6: range(1152, 2049, 128),
     7: range(2304, 4097, 256),
 }
-"""The table of wire notes 1.3: mode -> fetch sizes in KiB; offsets are aligned to 4 KiB << mode."""
+"""Of docs/wire.md 1.3: mode -> fetch sizes in KiB; offsets are aligned to 4 KiB << mode."""
 
 LEGAL_RANGES = {
     (offset, size * KIB)
@@ -161,7 +161,7 @@ def test_all_bitfields():
 
 
 def test_all_bitfields_mean_the_ranges_of_the_table():
-    """The legal v1 bitfields are, one by one, the ranges of wire notes 1.3, and encode back."""
+    """The legal v1 bitfields are, one by one, the ranges of docs/wire.md 1.3, and encode back."""
     meaning = {b: decoded_or_none(b) for b in range(0, 1 << 16, 4)}
     ranges = [pair for pair in meaning.values() if pair is not None]
     assert set(ranges) == LEGAL_RANGES
@@ -219,7 +219,7 @@ def test_rounding_up_never_leaves_the_sector(mode):
 def test_unused_bits_of_the_last_character_are_ignored(last):
     """S2: sixteen spellings of it name the same content.
 
-    The sixteen last characters of the same 272 bits are one skylink (wire notes 1.1).
+    The sixteen last characters of the same 272 bits are one skylink (docs/wire.md 1.1).
     """
     link = Skylink.parse(PDF)
     assert PDF[-1] in "ghijklmnopqrstuv"

@@ -27,10 +27,10 @@ IDLE_TIMEOUT = 35.0
 that it found nothing (contract, Limits)."""
 
 CONNECTIONS = 32
-"""Connections to one portal at a time; a public portal refuses far more (wire notes 9)."""
+"""Connections to one portal at a time; a public portal refuses far more (docs/wire.md 9)."""
 
 HEADER_LIMIT = 8 << 20
-"""Bytes of response headers; a directory's metadata may be in one (wire notes 5). Longer metadata
+"""Bytes of response headers; a directory's metadata may be in one (docs/wire.md 5). Longer metadata
 is read from its own endpoint.
 """
 

@@ -32,7 +32,7 @@ class PortalConfig:
     header_limit: int = 8 * MIB
     """Longer metadata is left out of the response header; the metadata endpoint has it."""
     max_upload: int = 5000 * MIB
-    """The body cap of a deployed portal (wire notes 3.4)."""
+    """The body cap of a deployed portal (docs/wire.md 3.4)."""
     max_storage: int = 0
     """What the skyfiles may take on disk; 0 for no limit."""
     keep: float = 0

@@ -1,4 +1,4 @@
-"""Resolves the skylink of a URL to the v1 skylink of content (wire notes 1.4)."""
+"""Resolves the skylink of a URL to the v1 skylink of content (docs/wire.md 1.4)."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The base sector of a skyfile: layout, fan-out, metadata and payload (wire notes 2.1 to 2.3).
+"""The base sector of a skyfile: layout, fan-out, metadata and payload (docs/wire.md 2.1 to 2.3).
 
 Fan-out and metadata that do not fit are spilled: they are cut into sectors, and the base sector
 holds the Merkle roots of these, again spilled until they fit.
@@ -18,12 +18,12 @@ Body = TypeVar("Body", bytes, memoryview)
 
 LAYOUT_SIZE = 99
 CIPHER_PLAIN = b"\0\0\0\0\0\0\0\1"
-CIPHER_LEGACY_PLAIN = bytes(8)  # in uploads before April 2020 (wire notes 2.1)
+CIPHER_LEGACY_PLAIN = bytes(8)  # in uploads before April 2020 (docs/wire.md 2.1)
 
 KEY_DATA_SIZE = 64
 
 FANOUT_LIMIT = 64 << 20  # bytes of fan-out; the roots of 8 TiB of content
-CHUNK_LIMIT = 64 << 20  # bytes of a chunk; real portals need 40 MiB (wire notes 2.3)
+CHUNK_LIMIT = 64 << 20  # bytes of a chunk; real portals need 40 MiB (docs/wire.md 2.3)
 
 _PARTS = 4  # of a chunk, each hashed in a thread while the next ones arrive
 
@@ -113,7 +113,7 @@ class BaseSector:
 
 
 def fits_inline(metadata_size: int, payload_size: int) -> bool:
-    """Whether content of this size is stored in its base sector (wire notes 2.2)."""
+    """Whether content of this size is stored in its base sector (docs/wire.md 2.2)."""
     return LAYOUT_SIZE + metadata_size + payload_size <= SECTOR_SIZE
 
 

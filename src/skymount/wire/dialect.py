@@ -22,7 +22,7 @@ class Dialect:
     name: str
     prefix: str  # first segment of the service's own paths: ``/<prefix>/skyfile``
     scheme: str  # URI scheme of content links: ``<scheme>://<skylink>``
-    entry_scheme: str  # URI scheme of a TXT record that names a registry entry (wire notes 8)
+    entry_scheme: str  # URI scheme of a TXT record that names a registry entry (docs/wire.md 8)
     agent: str  # what a portal may demand to find in the User-Agent header
     metadata_header: str  # carries the metadata JSON of a download
     header_prefix: str  # starts the other headers of the service, as in ``<header_prefix>-Skylink``

@@ -1,4 +1,4 @@
-"""Handshake names: domains, TXT records and the JSON of a resolution (contract 12, notes 8)."""
+"""Handshake names: domains, TXT records, JSON of a resolution (contract 12, docs/wire.md 8)."""
 
 import re
 import unicodedata

@@ -1,4 +1,4 @@
-"""Signing key pairs, and how they are derived from seeds (wire notes 10)."""
+"""Signing key pairs, and how they are derived from seeds (docs/wire.md 10)."""
 
 import re
 from dataclasses import dataclass, field

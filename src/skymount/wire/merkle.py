@@ -1,4 +1,4 @@
-"""The Merkle root of a sector: blake2b-256 over 65,536 leaves of 64 bytes (wire notes 2.4).
+"""The Merkle root of a sector: blake2b-256 over 65,536 leaves of 64 bytes (docs/wire.md 2.4).
 
 The compiled form (_merkle.c) is ten to thirty times faster and releases the interpreter lock.
 Both know the roots of all-zero subtrees, so short data is cheap.
@@ -100,7 +100,7 @@ def piece_groups(part: Data, piece: int, pieces: int, form: MerkleForm = FASTEST
     """Return the group roots of one data piece in a part of a chunk, for `joined_root`.
 
     A chunk is spread over `pieces` sectors by segments of 64 bytes, segment i going to piece
-    i % pieces (wire notes 2.3). Each part but the last has a multiple of `GROUP` leaves of each
+    i % pieces (docs/wire.md 2.3). Each part but the last has a multiple of `GROUP` leaves of each
     piece. ValueError when it is larger than its sectors, or there is no such piece.
     """
     if not 0 <= piece < pieces:

@@ -1,6 +1,6 @@
 """The metadata JSON of a skyfile: read leniently, written as the exact bytes that portals store.
 
-Rules: the contract's «Metadata», wire notes 2.5 (bytes), 3.3 (path rules), 4.5 (sub-paths).
+Rules: docs/wire.md 2.5, 3.3, 4.5, 5.
 """
 
 import json
@@ -276,8 +276,8 @@ class _Stored(msgspec.Struct, omit_defaults=True):
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
-# What Go's encoding/json writes in another way (wire notes 2.5). An escaped backslash is matched to
-# skip it.
+# What Go's encoding/json writes in another way (docs/wire.md 2.5). An escaped backslash is matched
+# to skip it.
 _GO_ESCAPED = re.compile(r"\\[\\bf]|[&<>\u2028\u2029]")
 _GO_ESCAPES = {"\\b": "\\u0008", "\\f": "\\u000c", "\\\\": "\\\\"}
 
@@ -306,7 +306,7 @@ def encode_metadata(metadata: Metadata) -> bytes:
 
 
 def check_path(path: str) -> None:
-    """MalformedError unless `path` may name a file of an upload (wire notes 3.3)."""
+    """MalformedError unless `path` may name a file of an upload (docs/wire.md 3.3)."""
     if not path:
         raise MalformedError("path cannot be empty")
     try:
@@ -321,7 +321,7 @@ def check_path(path: str) -> None:
 
 
 def select(metadata: Metadata, path: str) -> dict[str, Subfile]:
-    """Return the subfiles at or below `path`; an exact name wins (wire notes 4.3)."""
+    """Return the subfiles at or below `path`; an exact name wins (docs/wire.md 4.3)."""
     if not path:
         return metadata.subfiles
     if path in metadata.subfiles:
@@ -337,7 +337,7 @@ def is_single(metadata: Metadata) -> bool:
 
 
 def subpath_metadata(path: str, selected: Mapping[str, Subfile]) -> Metadata:
-    """Return the metadata of a download of `path` (wire notes 4.5); `selected` is not empty."""
+    """Return the metadata of a download of `path` (docs/wire.md 4.5); `selected` is not empty."""
     base = min(sub.offset for sub in selected.values())
     return Metadata(
         filename=f"/{path.strip('/')}",

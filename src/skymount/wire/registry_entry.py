@@ -1,4 +1,4 @@
-"""Registry entries: bytes, hashes, signatures, JSON, and which one replaces which (wire notes 6).
+"""Registry entries: bytes, hashes, signatures, JSON, and which one replaces which (docs/wire.md 6).
 
 PyNaCl takes 30 ms and 3 MB, so it is imported when the first entry is signed or verified.
 """
@@ -18,7 +18,7 @@ ALGORITHM = "ed25519"
 
 DATA_LIMIT = 113  # bytes of data in an entry
 MAX_REVISION = (1 << 64) - 1  # an entry of this revision is frozen: nothing replaces it
-DELETED = bytes(RAW_SIZE)  # data of an entry that its owner deleted (wire notes 6.6)
+DELETED = bytes(RAW_SIZE)  # data of an entry that its owner deleted (docs/wire.md 6.6)
 KEY_SIZE = 32
 PRIVATE_KEY_SIZE = 64
 SIGNATURE_SIZE = 64
@@ -32,7 +32,7 @@ _HEX32 = re.compile(r"[0-9a-fA-F]{64}")
 
 
 def hash_data_key(text: str) -> bytes:
-    """Return the 32-byte tweak that a data key stands for on the wire (wire notes 6.5)."""
+    """Return the 32-byte tweak that a data key stands for on the wire (docs/wire.md 6.5)."""
     return blake2b_256(length_prefixed(encode_text(text, "a data key")))
 
 
@@ -57,7 +57,7 @@ def parse_tweak(text: str) -> bytes:
 
 
 def entry_id(public_key: bytes, tweak: bytes) -> bytes:
-    """Return the 32-byte id of an entry, which is what a v2 skylink holds (wire notes 1.4)."""
+    """Return the 32-byte id of an entry, which is what a v2 skylink holds (docs/wire.md 1.4)."""
     return blake2b_256(ALGORITHM.encode().ljust(16, b"\0") + length_prefixed(public_key) + tweak)
 
 
@@ -107,7 +107,7 @@ class Entry:
         return self.data == DELETED
 
     def hash(self) -> bytes:
-        """Return the 32 bytes that are signed (wire notes 6.4)."""
+        """Return the 32 bytes that are signed (docs/wire.md 6.4)."""
         kind = b"" if self.kind == 1 else self.kind.to_bytes(8, "little")
         return self._hash(self.data, kind)
 
@@ -130,7 +130,7 @@ class Entry:
 
 
 def check_update(stored: Entry | None, new: Entry) -> None:
-    """RevisionError unless `new` may replace `stored` (wire notes 6.3), signatures aside."""
+    """RevisionError unless `new` may replace `stored` (docs/wire.md 6.3), signatures aside."""
     if stored is None or new.revision > stored.revision:
         return
     if new.revision < stored.revision:
@@ -273,7 +273,7 @@ class SignedEntry:
 
     @classmethod
     def parse_update(cls, body: bytes) -> Self:
-        """Read the JSON that endpoint 6 takes, in any form of wire notes 6.2."""
+        """Read the JSON that endpoint 6 takes, in any form of docs/wire.md 6.2."""
         update = decode_json(body, _Update, "request", UPDATE_LIMIT)
         entry = Entry(
             parse_tweak(update.datakey),

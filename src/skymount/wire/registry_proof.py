@@ -1,4 +1,4 @@
-"""Proofs of where a v2 skylink leads: the registry entries on its path (wire notes 1.4)."""
+"""Proofs of where a v2 skylink leads: the registry entries on its path (docs/wire.md 1.4)."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The JSON document of SkyDB as it is uploaded (wire notes 10)."""
+"""The JSON document of SkyDB as it is uploaded (docs/wire.md 10)."""
 
 import json
 from typing import Any, NoReturn

@@ -1,4 +1,4 @@
-"""Encryption of skyfiles with skykeys: which key and nonce encrypts which bytes (wire notes 2.7).
+"""Encryption of skyfiles with skykeys: which key and nonce encrypts which bytes (docs/wire.md 2.7).
 
 The cipher is XChaCha20 without authentication. The nonces for the identifier, the base sector and
 each piece are derived from a random nonce of 24 bytes. ``cryptography`` is imported on first use.
@@ -16,7 +16,7 @@ from skymount.wire.hashing import blake2b_256, length_prefixed
 from skymount.wire.skykey import ID_SIZE, NONCE_SIZE, Kind, Skykey
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE
 
-CIPHER_XCHACHA20 = b"\0\0\0\0\0\0\0\4"  # in the layout of encrypted skyfiles (wire notes 2.1)
+CIPHER_XCHACHA20 = b"\0\0\0\0\0\0\0\4"  # in the layout of encrypted skyfiles (docs/wire.md 2.1)
 # Deployed readers require parity of large content. A root of zeros stands for a missing piece.
 DATA_PIECES, PARITY_PIECES = 1, 1
 

@@ -1,4 +1,4 @@
-"""Skykeys: named keys with which a portal encrypts content (contract 7-10, wire notes 7)."""
+"""Skykeys: named keys with which a portal encrypts content (contract 7-10, docs/wire.md 7)."""
 
 import base64
 import re
@@ -118,7 +118,7 @@ class Skykey:
 
     @property
     def id(self) -> str:
-        """24 characters of base64 (wire notes 7)."""
+        """24 characters of base64 (docs/wire.md 7)."""
         kind = self.kind.number.to_bytes(8, "little")
         hashed = blake2b_256(b"Skykey".ljust(16, b"\0"), kind, length_prefixed(self.key))
         return base64.urlsafe_b64encode(hashed[:ID_SIZE]).decode()

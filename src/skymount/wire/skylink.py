@@ -1,4 +1,4 @@
-"""Skylinks: 34 bytes, two text forms (wire notes 1.1) and the bitfield (1.3)."""
+"""Skylinks: 34 bytes, two text forms, and the bitfield (docs/wire.md 1.1 to 1.3)."""
 
 import base64
 import re
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from skymount.errors import MalformedError
 from skymount.wire.dialect import PRESETS, Dialect
 
-SECTOR_SIZE = 4 << 20  # bytes in a sector, the unit of storage and of Merkle roots (wire notes 2.1)
+SECTOR_SIZE = 4 << 20  # bytes, the unit of storage and of Merkle roots (docs/wire.md 2.1)
 ROOT_SIZE = 32
 RAW_SIZE = 2 + ROOT_SIZE
 BASE64_LENGTH = 46

@@ -40,7 +40,7 @@ def test_every_download_url_serves_the_same(client: Client, blob: str, form: str
 
 
 def test_a_file_inside_carries_its_own_metadata(client: Client) -> None:
-    """As in the example of wire notes 4.5."""
+    """As in the example of docs/wire.md 4.5."""
     link = client.upload({"a/1": b"xx", "a/2": b"yyy"})
     answer = client.get(f"/{link}/a/2")
     assert answer.content == b"yyy"

@@ -112,7 +112,7 @@ def test_what_a_path_serves(
     status: int,
     expected: str | bytes | None,
 ) -> None:
-    """The rules of default path, try files, error pages and archives (wire notes 4.3)."""
+    """The rules of default path, try files, error pages and archives (docs/wire.md 4.3)."""
     link = sites[json.dumps(params)]
     answer = client.get(f"/{link}{path}", headers={"Accept-Encoding": "identity"})
     assert answer.status_code == status

@@ -1,4 +1,4 @@
-"""Names over HTTP: endpoints 11 and 12 of the contract, as wire notes 8 describe them."""
+"""Names over HTTP: endpoints 11 and 12 of the contract, as docs/wire.md 8 describe them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -234,7 +234,7 @@ def test_a_page_wants_a_slash(client: Client, domain: Domain, site: str, path: s
 
 @pytest.mark.parametrize("slash", ["", "/"])
 def test_a_path_in_the_record(client: Client, domain: Domain, site: str, slash: str) -> None:
-    """It counts for the domain itself, and not below (wire notes 8)."""
+    """It counts for the domain itself, and not below (docs/wire.md 8)."""
     domain.leads_to(f"svc://{site}/docs/a%20b.txt")
     assert client.get(f"/hns/{domain.name}{slash}").content == b"text"
     assert client.get(f"/hns/{domain.name}/index.html").content == b"<h1>hi</h1>"

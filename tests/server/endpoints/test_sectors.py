@@ -46,7 +46,7 @@ def test_small_content_proves_itself(client: Client, prefix: str) -> None:
 
 
 def test_large_content_proves_itself_chunk_by_chunk(client: Client) -> None:
-    """One piece per 4 MiB chunk, in the fan-out of the base sector (wire notes 2.3)."""
+    """One piece per 4 MiB chunk, in the fan-out of the base sector (docs/wire.md 2.3)."""
     content = b"".join(n.to_bytes(4, "big") for n in range((9 << 18) + 7))
     link = Skylink.parse(client.upload_file("large", content))
     data = client.get(f"/svc/basesector/{link}").content

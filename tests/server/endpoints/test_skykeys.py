@@ -104,7 +104,7 @@ def test_a_key_is_forgotten(client: Client) -> None:
 
 
 def test_parameters_in_the_query_and_in_the_body(client: Client) -> None:
-    """They are form values: either place will do, for GET too; the body wins (wire notes 7)."""
+    """They are form values: either place will do, for GET too; the body wins (docs/wire.md 7)."""
     in_query = client.post("/svc/createskykey?name=a&type=public-id")
     key = Skykey.parse_record(in_query.content)
     form = {"Content-Type": "application/x-www-form-urlencoded"}

@@ -94,7 +94,7 @@ def _basic(password: str, user: str = "") -> dict[str, str]:
 
 @pytest.mark.parametrize("prefix", _PREFIXES)
 def test_which_endpoints_need_the_password(prefix: str) -> None:
-    """The list of wire notes 9, in every dialect."""
+    """The list of docs/wire.md 9, in every dialect."""
     for method, path in _PROTECTED:
         assert needs_password(method, f"/{prefix}/{path.format(link=_LINK)}"), path
     for method, path in _OPEN:
@@ -233,7 +233,7 @@ def test_names_can_be_allowed(stranger: Client) -> None:
 
 
 def test_content_hosts(client: Client) -> None:
-    """``<base32>.<host>/<path>`` is the content of the skylink (wire notes 4.1)."""
+    """``<base32>.<host>/<path>`` is the content of the skylink (docs/wire.md 4.1)."""
     link = client.upload({"index.html": b"start", "dir/index.html": b"below"})
     label = Skylink.parse(link).base32
     for base in ("localhost", "a.localhost:4280"):
@@ -351,7 +351,7 @@ def test_content_of_the_portal_may_read(client: Client, portal: PortalProcess) -
 
 
 def test_allowed_pages_do_everything(stranger: Client) -> None:
-    """CORS as on a public portal (wire notes 9); errors are for the page to read too."""
+    """CORS as on a public portal (docs/wire.md 9); errors are for the page to read too."""
     page = {"Origin": _OWN_PAGE}
     ask = page | {
         "Access-Control-Request-Method": "POST",

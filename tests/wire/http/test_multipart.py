@@ -108,7 +108,7 @@ def test_bad_part_is_malformed(headers):
 
 @pytest.mark.parametrize(("text", "mode"), [(b"644", 0o644), (b" 0755 ", 0o755), (b"", 0)])
 def test_mode_is_octal(text, mode):
-    """The Mode header of a part is octal text (wire notes 3.3)."""
+    """The Mode header of a part is octal text (docs/wire.md 3.3)."""
     assert PartHeader.parse([(b"Content-Disposition", b"form-data"), (b"Mode", text)]).mode == mode
 
 

@@ -90,13 +90,13 @@ of_content = partial(Request, may_tell_metadata=True)
     ],
 )
 def test_request(request_made, expected):
-    """Each call is the request of the contract and of wire notes 3.1, 4.1, 4.2, 4.7, 6, 7 and 8."""
+    """Each call is the request of the contract and of docs/wire.md 3.1, 4.1, 4.2, 4.7, 6, 7, 8."""
     assert request_made == expected
 
 
 @given(st.text(max_size=20))
 def test_quoted_path_reads_back(path):
-    """A path decodes to itself by the rules of a path and by those of a query (wire notes 4.1)."""
+    """A path decodes to itself, read as a path and as a query (docs/wire.md 4.1)."""
     quoted = quote_path(path)
     assert unquote(quoted) == path
     assert dict(parse_qsl(f"p={quoted}", keep_blank_values=True)) == {"p": path}
@@ -158,7 +158,7 @@ def test_form_reads_back(name, kind):
 
 
 def test_form_of_the_contract():
-    """A form is urlencoded (contract 7, 8, wire notes 7)."""
+    """A form is urlencoded (contract 7, 8, docs/wire.md 7)."""
     assert form(name="a b", type="public-id") == b"name=a+b&type=public-id"
     assert form(skykey="skykey:A_-?name=x") == b"skykey=skykey%3AA_-%3Fname%3Dx"
 

@@ -146,7 +146,7 @@ def test_any_body_parses_or_is_malformed(body):
 
 @pytest.mark.parametrize("link", [LINK, ENTRY])
 def test_resolved_reads_back(link):
-    """The answer holds the skylink (wire notes 4.7)."""
+    """The answer holds the skylink (docs/wire.md 4.7)."""
     assert encode_resolved(link) == f'{{"skylink":"{link}"}}\n'.encode()
     assert parse_resolved(encode_resolved(link)) == link
     assert parse_resolved(f'{{"x":[1],"skylink":"{link.base32}"}}'.encode()) == link
@@ -196,7 +196,7 @@ def test_any_resolved_parses_or_is_malformed(body):
 
 
 def documented_etag(*texts: str) -> str:
-    """The later rule of wire notes 4.4: the hash of Sia-encoded strings."""
+    """The later rule of docs/wire.md 4.4: the hash of Sia-encoded strings."""
     encoded = [text.encode() for text in texts]
     joined = b"".join(len(text).to_bytes(8, "little") + text for text in encoded)
     return blake2b(joined, digest_size=32).hexdigest()

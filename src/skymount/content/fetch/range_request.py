@@ -1,7 +1,7 @@
 """Requests a range of a payload: all files in one stream, else file by file.
 
-``format=concat`` (wire notes 4.2) addresses the payload as a whole. The contract itself knows only
-skylink and path, so a portal without that format is asked for each file by its path.
+``format=concat`` (docs/wire.md 4.2) addresses the payload as a whole. The contract has only skylink
+and path, so a portal without that format is asked for each file by its path.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence

@@ -1,6 +1,6 @@
 """Finds out what a skylink is: from its base sector, else from what a portal says of it.
 
-The base sector (wire notes 2.1, 4.7) answers everything in one request: it hashes to the skylink
+The base sector (docs/wire.md 2.1, 4.7) answers everything in one request: it hashes to the skylink
 and holds layout, metadata and, for small content, the payload. Without it the metadata comes from
 the headers or the metadata endpoint, and small content is verified by rebuilding the base sector.
 """

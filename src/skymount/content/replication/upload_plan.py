@@ -123,7 +123,7 @@ def _in_order(metadata: Metadata, size: int) -> list[Subfile]:
 
 
 def _query(metadata: Metadata) -> list[tuple[str, str]]:
-    """Return the parameters of the upload (wire notes 3.2)."""
+    """Return the parameters of the upload (docs/wire.md 3.2)."""
     found = [("filename", metadata.filename)]
     if metadata.mode:
         found.append(("mode", f"{metadata.mode:o}"))

@@ -22,7 +22,7 @@ REGISTRY_TIMEOUT_LIMIT = 300
 """Seconds that a registry may be asked to look for an entry (contract, Limits)."""
 
 DOWNLOAD_TIMEOUT_LIMIT = 900
-"""Seconds that a portal may be asked to look for content (wire notes 4.2)."""
+"""Seconds that a portal may be asked to look for content (docs/wire.md 4.2)."""
 
 UPLOAD_TIMEOUT_LIMIT = 7 * 86400
 """Seconds that an upload may take."""

@@ -44,7 +44,7 @@ class ContentHead:
     metadata: bytes | None
     size: int | None
     proof: bytes | None = None
-    """Of where a v2 skylink leads (wire notes 1.4); not verified."""
+    """Of where a v2 skylink leads (docs/wire.md 1.4); not verified."""
     failure: PortalError | None = None
     """Why the portal could not send headers."""
 
@@ -141,11 +141,11 @@ class PortalReader:
         return await head(self.http, skylink, self.options)
 
     async def resolve(self, skylink: Skylink) -> ContentHead:
-        """Ask where a v2 skylink leads, and for the proof (wire notes 4.7)."""
+        """Ask where a v2 skylink leads, and for the proof (docs/wire.md 4.7)."""
         return await _resolve(self.http, skylink, self.options)
 
     async def raw_metadata(self, skylink: Skylink, **options: Unpack[CommonOptions]) -> bytes:
-        """Fetch the stored metadata JSON from its endpoint (wire notes 4.7)."""
+        """Fetch the stored metadata JSON from its endpoint (docs/wire.md 4.7)."""
         call = self.options.overridden(**options)
         request = requests.metadata(call.dialect, skylink)
         return (await self.http.fetch(request, METADATA_LIMIT, call)).body
@@ -156,7 +156,7 @@ class PortalReader:
         await self.http.fetch_into(request, METADATA_LIMIT, into)
 
     async def base_sector(self, skylink: Skylink) -> bytes:
-        """Fetch the used bytes of a base sector (wire notes 4.7)."""
+        """Fetch the used bytes of a base sector (docs/wire.md 4.7)."""
         request = requests.base_sector(self.dialect, skylink)
         return (await self.http.fetch(request, SECTOR_SIZE)).body
 
@@ -188,7 +188,7 @@ class PortalReader:
 
 
 async def fetch_sector(http: HttpClient, root: bytes, length: int, call: PortalOptions) -> bytes:
-    """Fetch the first `length` bytes of the sector with that Merkle root (wire notes 4.7).
+    """Fetch the first `length` bytes of the sector with that Merkle root (docs/wire.md 4.7).
 
     DisprovedError unless they have that root; the rest of the sector counts as zeros.
     """

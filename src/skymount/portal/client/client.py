@@ -133,7 +133,7 @@ class PortalClient(HnsCalls, SkykeyCalls, PortalReader):
         """Upload a directory, or a mapping of relative paths to files, bytes or file objects.
 
         `custom_dirname` is required with a mapping; otherwise it replaces the directory's name.
-        `default_path` to `error_pages` say what a browser is shown (wire notes 3.2). Everything
+        `default_path` to `error_pages` say what a browser is shown (docs/wire.md 3.2). Everything
         else is as in `upload_file`.
         """
         call = self.options.overridden(**options)

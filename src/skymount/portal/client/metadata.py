@@ -41,7 +41,7 @@ class MetadataResult:
     """The metadata of content."""
 
     metadata: dict[str, Any]
-    """The metadata object; for a path, that of what it selects (wire notes 4.5)."""
+    """The metadata object; for a path, that of what it selects (docs/wire.md 4.5)."""
     content_type: str
     skylink: str
     """``<scheme>://<skylink>`` of the content; a v2 skylink is resolved."""

@@ -40,7 +40,7 @@ def gen_key_pair_and_seed() -> KeyPairAndSeed:
 def gen_key_pair_from_seed(seed: str) -> KeyPair:
     """Derive the key pair of a seed or pass-phrase of any length.
 
-    A short pass-phrase does not protect, as the derivation is cheap (wire notes 10).
+    A short pass-phrase does not protect, as the derivation is cheap (docs/wire.md 10).
     """
     pair = key_pair.SigningKeyPair.from_seed(validation.text(seed, "seed"))
     return KeyPair(pair.public_hex, pair.private_hex)

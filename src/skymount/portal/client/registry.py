@@ -26,7 +26,7 @@ from skymount.wire.registry_entry import MAX_REVISION, UPDATE_LIMIT, Entry, Sign
 GET_TIMEOUT = 5
 """Seconds that the registry may look for an entry, by default; the SDKs use the same."""
 
-_CONFLICT_WORDS = ("provided revision number", "enough pow")  # wire notes 6.2, 6.3
+_CONFLICT_WORDS = ("provided revision number", "enough pow")  # docs/wire.md 6.2, 6.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class Registry:
 
         If that is refused for its revision, the first attempt may have stored the entry, so the
         registry is asked for it. Such a refusal is recognized by its words, because later portals
-        send a status of 500 (wire notes 6.2).
+        send a status of 500 (docs/wire.md 6.2).
         """
         call = call or self._http.options
         request = requests.registry_post(call.dialect)

@@ -1,4 +1,4 @@
-"""SkyDB: JSON documents in uploads, whose skylinks are in registry entries (wire notes 10)."""
+"""SkyDB: JSON documents in uploads, whose skylinks are in registry entries (docs/wire.md 10)."""
 
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -152,7 +152,7 @@ class SkyDB:
         hashed_data_key_hex: bool = False,
         **options: Unpack[CommonOptions],
     ) -> None:
-        """Delete a document: its entry gets 34 zero bytes (wire notes 6.6)."""
+        """Delete a document: its entry gets 34 zero bytes (docs/wire.md 6.6)."""
         pair = arguments.key_pair(private_key)
         entry_id = entry_id_of(pair.public_key, data_key, hashed_data_key_hex)
         call = self._http.options.overridden(**options)

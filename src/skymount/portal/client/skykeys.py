@@ -18,7 +18,7 @@ _SHOWN = len("skykey:") + 16  # characters of a key's text that reveal hardly an
 
 
 class SkykeyCalls(PortalReader):
-    """Skykeys at the node. Real nodes answer 500 to almost every mistake (wire notes 7)."""
+    """Skykeys at the node. Real nodes answer 500 to almost every mistake (docs/wire.md 7)."""
 
     async def create_skykey(
         self,

@@ -47,7 +47,7 @@ def upload_query(
     error_pages: Mapping[str, str] | None = None,
     dry_run: bool = False,
 ) -> list[tuple[str, str]]:
-    """Return the query parameters of an upload (wire notes 3.2).
+    """Return the query parameters of an upload (docs/wire.md 3.2).
 
     WrongTypeError for another type, MalformedError for options that exclude each other.
     """

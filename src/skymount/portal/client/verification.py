@@ -1,4 +1,4 @@
-"""What a portal proves of content: by its base sector (wire notes 2.1, 4.7), which hashes to the
+"""What a portal proves of content: by its base sector (docs/wire.md 2.1, 4.7), which hashes to the
 skylink and holds or names the rest, or for small content by all that makes the base sector.
 """
 

@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass
 
 REPEATABLE_STATUSES = frozenset({429, 502, 503, 504})
-"""Statuses that may be another one a moment later (wire notes 9: a timed-out handler is a 503)."""
+"""Statuses that may soon be another one (docs/wire.md 9: a timed-out handler is a 503)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ class RevisionMark:
 
 
 def is_rolled_back(mark: RevisionMark | None, entry: Entry) -> bool:
-    """Whether an entry is older than the mark (wire notes 6.3): a portal must not show it."""
+    """Whether an entry is older than the mark (docs/wire.md 6.3): a portal must not show it."""
     if mark is None or entry.revision != mark.revision:
         return mark is not None and entry.revision < mark.revision
     if mark.revision == MAX_REVISION:

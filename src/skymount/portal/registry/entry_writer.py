@@ -62,7 +62,7 @@ class EntryWriter:
 
         If a revision above the `limit` was claimed before, something else was written: it is stale.
         A rewrite does not ask first if the cached state is fresh: if that is outdated, the portal
-        refuses. A change of `base` does, since two changes may have one revision (wire notes 6.3).
+        refuses. A change of `base` does, as two changes may have one revision (docs/wire.md 6.3).
         """
         if known is None and base is None:
             cached = self.entries.recall(ref)

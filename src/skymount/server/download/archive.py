@@ -1,7 +1,7 @@
 """zip, tar and targz of files of a skyfile, made while they are read.
 
 The generators block on the disk: each step runs in a thread. Members have their full stored name
-(wire notes 4.3) and no time, so that an archive is the same on every download.
+(docs/wire.md 4.3) and no time, so that an archive is the same on every download.
 """
 
 import io

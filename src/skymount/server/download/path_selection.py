@@ -1,4 +1,4 @@
-"""What a download serves, by wire notes 4.2 (parameters), 4.3 (default path, ...) and 4.5."""
+"""What a download serves (docs/wire.md 4.2, 4.3, 4.5)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The endpoints of names (contract 11 and 12, wire notes 8): a name's record, and its content."""
+"""The endpoints of names (contract 11 and 12, docs/wire.md 8): a name's record, and its content."""
 
 import logging
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""The registry endpoints (contract 5 and 6, wire notes 6) and the resolve endpoint (4.7)."""
+"""The registry endpoints and the resolve endpoint (contract 5 and 6, docs/wire.md 6, 4.7)."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The endpoints that clients verify content with (wire notes 4.7)."""
+"""The endpoints that clients verify content with (docs/wire.md 4.7)."""
 
 from dataclasses import dataclass, replace
 

@@ -1,4 +1,4 @@
-"""The endpoints of skykeys: 7 to 10 of the contract, and the one that deletes (wire notes 7)."""
+"""The endpoints of skykeys: 7 to 10 of the contract, and the one that deletes (docs/wire.md 7)."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The endpoints about the portal itself (wire notes 4.7): statistics, and empty lists."""
+"""The endpoints about the portal itself (docs/wire.md 4.7): statistics, and empty lists."""
 
 import time
 from dataclasses import dataclass, field

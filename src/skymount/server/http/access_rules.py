@@ -1,4 +1,4 @@
-"""Who may use the portal (contract «Authentication», wire notes 9)."""
+"""Who may use the portal (docs/wire.md 9)."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
@@ -47,7 +47,7 @@ ErrorHandler = Callable[[Request, HttpError], Awaitable[Response]]
 
 
 def needs_password(method: str, path: str) -> bool:
-    """Whether a request needs the API password: writes and uses of skykeys do (wire notes 9)."""
+    """Whether a request needs the API password: writes and uses of skykeys do (docs/wire.md 9)."""
     first, below = _first_segment(path)
     if first not in _PREFIXES:
         return False
@@ -55,7 +55,7 @@ def needs_password(method: str, path: str) -> bool:
 
 
 def needs_agent(path: str) -> bool:
-    """Whether `require_agent` holds for a path. Downloads are exempt (wire notes 9)."""
+    """Whether `require_agent` holds for a path. Downloads are exempt (docs/wire.md 9)."""
     first, below = _first_segment(path)
     if first in _PREFIXES:
         return not below.startswith("/skylink")

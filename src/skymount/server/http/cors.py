@@ -11,7 +11,7 @@ from skymount.wire.dialect import PRESETS
 
 ANY = "*"  # as an allowed origin: every page
 
-_ALL_METHODS = "GET, POST, HEAD, OPTIONS, PUT, PATCH, DELETE"  # wire notes 9
+_ALL_METHODS = "GET, POST, HEAD, OPTIONS, PUT, PATCH, DELETE"  # docs/wire.md 9
 _READ_METHODS = "GET, HEAD"
 _EXPOSED_HEADERS = ", ".join(
     [

@@ -16,7 +16,7 @@ _HNS_HOST = re.compile(r"(.+?)\.hns\.(.+)")
 
 @dataclass(frozen=True, slots=True)
 class RequestHost:
-    """A parsed Host header. Its first labels may select content (wire notes 4.1)."""
+    """A parsed Host header. Its first labels may select content (docs/wire.md 4.1)."""
 
     name: str
     """The portal's own name: lower case, without what selects content; IPv6 in brackets."""

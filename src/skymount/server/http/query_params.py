@@ -32,7 +32,7 @@ def parse_query(raw: bytes) -> dict[str, str]:
 
 
 def form_params(request: Request, body: bytes) -> dict[str, str]:
-    """Merge the query with an urlencoded body, which wins; other bodies are ignored (notes 7)."""
+    """Merge the query with an urlencoded body, which wins; ignore other bodies (docs/wire.md 7)."""
     params = parse_query(request.scope["query_string"])
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type in ("", _FORM_TYPE):
@@ -41,7 +41,7 @@ def form_params(request: Request, body: bytes) -> dict[str, str]:
 
 
 def decode_path(raw: str) -> str:
-    """Decode a path inside a skylink by the rules of a query: ``+`` is a space (notes 4.1)."""
+    """Decode a path inside a skylink as a query: ``+`` is a space (docs/wire.md 4.1)."""
     try:
         return unquote_to_bytes(raw.replace("+", " ")).decode()
     except UnicodeDecodeError:

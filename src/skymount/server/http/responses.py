@@ -118,7 +118,7 @@ def json_body(body: bytes, *, status: int = 200, headers: HeaderList | None = No
 
 
 def error(status: int, message: str, headers: HeaderList | None = None) -> Response:
-    """Answer with an error (wire notes 4.6)."""
+    """Answer with an error (docs/wire.md 4.6)."""
     return json_body(encode_error(message), status=status, headers=headers)
 
 

@@ -16,7 +16,7 @@ _VARIABLE = re.compile(r"\{([a-z_]+)(?::([a-z]+))?\}")
 _FORMS = {
     None: "[^/]+",
     "path": ".*",
-    "skylink": "[A-Za-z0-9_-]{46}|[A-Za-z0-9]{55}",  # by its length (wire notes 4.1)
+    "skylink": "[A-Za-z0-9_-]{46}|[A-Za-z0-9]{55}",  # by its length (docs/wire.md 4.1)
 }
 
 

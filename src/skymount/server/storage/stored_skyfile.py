@@ -114,7 +114,7 @@ class StoredSkyfile:
 def _with_ranges(
     skyfile: StoredSkyfile, layout: Layout, key: SkyfileKey | None = None
 ) -> StoredSkyfile:
-    """Return a skyfile with the ranges that its layout describes (wire notes 2.1, 2.2)."""
+    """Return a skyfile with the ranges that its layout describes (docs/wire.md 2.1, 2.2)."""
     if LAYOUT_SIZE + layout.body_size + layout.filesize >= INTEGER_LIMIT:
         raise StorageError(f"stored skyfile {skyfile.skylink} is damaged: its sizes are too large")
     parts, base = skyfile.parts, skyfile.base.source

@@ -4,7 +4,7 @@
     example        svc://<skylink>/docs
     blog.example   svcns://<public key>/<data key>     # a registry entry
 
-A line has a domain and a value in the form of a TXT record (wire notes 8). The portal only reads
+A line has a domain and a value in the form of a TXT record (docs/wire.md 8). The portal only reads
 the file, so its user may change it while the portal runs. Functions that use the file block.
 """
 

@@ -1,4 +1,4 @@
-"""The endpoint that pins (wire notes 4.7). What only upstream has is brought here first."""
+"""The endpoint that pins (docs/wire.md 4.7). What only upstream has is brought here first."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

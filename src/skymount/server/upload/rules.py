@@ -1,4 +1,4 @@
-"""The rules of an upload (wire notes 3.2, 3.3, 2.5), decided without IO."""
+"""The rules of an upload (docs/wire.md 3.2, 3.3, 2.5), decided without IO."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -50,7 +50,7 @@ def parse_range(text: str, size: int) -> list[ByteRange] | None:
     """Return the satisfiable ranges of a Range header; an empty list means status 416.
 
     None when the header is to be ignored: another unit, too many ranges, or together more than the
-    whole content. MalformedError (also 416) when it does not parse. As in Go (wire notes 4.4).
+    whole content (docs/wire.md 4.4). MalformedError (also 416) when it does not parse.
     """
     unit, equals, specs = text.partition("=")
     if not equals or unit.strip().lower() != "bytes":

@@ -1,4 +1,4 @@
-"""Headers of the parts of a multipart upload, as both sides read and write them (wire notes 3)."""
+"""Headers of the parts of a multipart upload, as both sides use them (docs/wire.md 3)."""
 
 import re
 from collections.abc import Iterable
@@ -40,7 +40,7 @@ class PartHeader:
 
     @classmethod
     def parse(cls, headers: Iterable[tuple[bytes, bytes]]) -> Self:
-        """Read (name, value) headers; the file name keeps its directories (wire notes 3.3)."""
+        """Read (name, value) headers; the file name keeps its directories (docs/wire.md 3.3)."""
         found = {name.lower(): value for name, value in headers}
         if sum(len(name) + len(value) for name, value in found.items()) > PART_HEADER_LIMIT:
             raise MalformedError("multipart: the header of a part is too long")

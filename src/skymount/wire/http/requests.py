@@ -1,4 +1,4 @@
-"""Requests to a portal as a client writes them (contract 1-12, wire notes 3, 4.7, 7)."""
+"""Requests to a portal as a client writes them (contract 1-12, docs/wire.md 3, 4.7, 7)."""
 
 import base64
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ class Request:
 
 
 def quote_path(path: str) -> str:
-    """Percent-encode a path, with ``+``, because portals decode it as a query (wire notes 4.1)."""
+    """Percent-encode a path, with ``+``, as portals decode it as a query (docs/wire.md 4.1)."""
     return quote(path, safe="/", errors="surrogatepass")
 
 
@@ -82,22 +82,22 @@ def _skykey(name: str, key_id: str) -> list[tuple[str, str]]:
 
 
 def metadata(dialect: Dialect, skylink: Skylink) -> Request:
-    """Ask for the stored metadata bytes (wire notes 4.7)."""
+    """Ask for the stored metadata bytes (docs/wire.md 4.7)."""
     return Request("GET", dialect.path("metadata", str(skylink)))
 
 
 def base_sector(dialect: Dialect, skylink: Skylink) -> Request:
-    """Ask for the used bytes of the base sector (wire notes 4.7)."""
+    """Ask for the used bytes of the base sector (docs/wire.md 4.7)."""
     return Request("GET", dialect.path("basesector", str(skylink)))
 
 
 def pin(dialect: Dialect, skylink: Skylink) -> Request:
-    """Ask that stored content stays (wire notes 4.7)."""
+    """Ask that stored content stays (docs/wire.md 4.7)."""
     return Request("POST", dialect.path("pin", str(skylink)))
 
 
 def sector(dialect: Dialect, root: bytes, offset: int, length: int) -> Request:
-    """Ask for bytes of a sector by its Merkle root (wire notes 4.7)."""
+    """Ask for bytes of a sector by its Merkle root (docs/wire.md 4.7)."""
     query = [("root", root.hex()), ("offset", str(offset)), ("length", str(length))]
     return Request("GET", _target(dialect.path("root"), query))
 
@@ -111,7 +111,7 @@ def upload(
 ) -> Request:
     """Send content: endpoint 1, and 2 when `filename` names the directory.
 
-    Both begin with ``skyfile``, because deployed portals know no other path (wire notes 3.1).
+    Both begin with ``skyfile``, because deployed portals know no other path (docs/wire.md 3.1).
     Storage nodes store it at `file_path`, and refuse an empty or used one; portals ignore it.
     """
     named = [("filename", filename)] if filename else []
@@ -156,7 +156,7 @@ def list_skykeys(dialect: Dialect) -> Request:
 
 
 def delete_skykey(dialect: Dialect) -> Request:
-    """Delete a skykey (wire notes 7), with `form` (name or id) as the body."""
+    """Delete a skykey (docs/wire.md 7), with `form` (name or id) as the body."""
     return Request("POST", dialect.path("deleteskykey"), FORM_HEADERS)
 
 
@@ -185,7 +185,7 @@ def hns_resolution(domain: str) -> Request:
 
 
 def resolve(dialect: Dialect, skylink: Skylink) -> Request:
-    """Ask what a v2 skylink leads to (wire notes 4.7)."""
+    """Ask what a v2 skylink leads to (docs/wire.md 4.7)."""
     return Request("GET", dialect.path("resolve", str(skylink)))
 
 

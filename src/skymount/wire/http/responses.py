@@ -1,4 +1,4 @@
-"""Bodies of responses, and entity tags of downloads (contract 1, 2, wire notes 4.4, 4.6, 4.7)."""
+"""Bodies of responses, and entity tags of downloads (contract 1, 2, docs/wire.md 4.4, 4.6, 4.7)."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -78,7 +78,7 @@ class _Message(msgspec.Struct):
 
 
 def encode_error(message: str) -> bytes:
-    """Write the JSON body of an error (wire notes 4.6)."""
+    """Write the JSON body of an error (docs/wire.md 4.6)."""
     try:
         return msgspec.json.encode(_Message(message)) + b"\n"
     except UnicodeEncodeError:
@@ -96,7 +96,7 @@ def parse_error(body: bytes) -> str:
 def etag(skylink: Skylink, path: str, archive: str) -> str:
     """Return the entity tag of a download, quotes included: the same for GET and HEAD.
 
-    Hashed as by later servers (wire notes 4.4); early ones hash the method too.
+    Hashed as by later servers (docs/wire.md 4.4); early ones hash the method too.
     """
     texts = (text.encode("utf-8", "surrogateescape") for text in (str(skylink), path, archive, "1"))
     return f'"{blake2b_256(*map(length_prefixed, texts)).hex()}"'
