@@ -118,7 +118,7 @@ async def test_a_page_in_place_of_the_registry(kind: bytes):
     portal = FakePortal()
     portal.fault(lambda _, __: Reply(200, ((b"Content-Type", kind),), b"Welcome to our network"))
     async with running(portal), PortalClient(portal.url) as client:
-        with pytest.raises(BadContentError, match="not empty|a web page"):
+        with pytest.raises(BadContentError, match=r"not empty|a web page"):
             await client.registry.set_entry(PRIVATE, RegistryEntry("key", b"data", 1))
 
 

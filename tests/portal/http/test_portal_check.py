@@ -72,7 +72,7 @@ async def test_a_portal_that_answers_is_no_problem() -> None:
 async def test_another_server(web_server: HTTPServer) -> None:
     """M3: or that is no portal is a warning in one line, which says why and what to do."""
     said = await problem(url_of(web_server))
-    assert said.startswith(f"{url_of(web_server)}: it ")
+    assert said.startswith(f"{url_of(web_server)}: the server ")
     assert said.endswith("; is this the address of a portal?")
 
 
@@ -101,4 +101,4 @@ async def test_a_certificate_that_is_not_trusted(web_server: HTTPServer, tmp_pat
     assert said.count("ca_file or SSL_CERT_FILE") == said.count("ca_file") == 1
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     trusted = await problem(url, ca_file=str(tmp_path / "ca.pem"))
-    assert "it sends something else than a portal does" in trusted
+    assert "the server sends a web page" in trusted
