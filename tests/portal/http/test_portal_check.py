@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from skymount.portal.http.client import HttpClient
 from skymount.portal.http.portal_check import problem_with
 from skymount.portal.options import PortalOptions
 from tests.fakes.portal import FakePortal, running
@@ -60,7 +61,12 @@ def url_of(server: HTTPServer, scheme: str = "http") -> str:
 
 
 async def problem(url: str, limit: float = LIMIT, **options: object) -> str:
-    return await problem_with(PortalOptions.parse(url, **options), limit)  # type: ignore[arg-type]
+    parsed = PortalOptions.parse(url, retries=0, **options)  # type: ignore[arg-type]
+    http = HttpClient(url, parsed)
+    try:
+        return await problem_with(http, limit)
+    finally:
+        await http.aclose()
 
 
 async def test_a_portal_that_answers_is_no_problem() -> None:

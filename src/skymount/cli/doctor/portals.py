@@ -35,6 +35,8 @@ def checks(config: Config) -> Sequence[Finding]:
     own = None if config.portals else default_portal.find()
     findings = [] if own is None else list(check_default(own))
     if own is not None:
+        if not own.url:
+            return findings
         config = replace(config, default_portal=own.url)
     options = {
         url: replace(
@@ -44,7 +46,6 @@ def checks(config: Config) -> Sequence[Finding]:
             retries=0,
         )
         for url, given in config.portal_options.items()
-        if url
     }
 
     async def check(url: str) -> None:

@@ -28,7 +28,7 @@ from skymount.errors import (
 )
 from skymount.portal.http.advice import MOVED, NO_PORTAL, Refusal
 from skymount.portal.http.memory_budget import take
-from skymount.portal.http.recognition import ANSWER_LIMIT, Recognition, is_of_portal, question
+from skymount.portal.http.portal_check import ANSWER_LIMIT, Recognition, is_of_portal, question
 from skymount.portal.http.redirects import next_request, refusal
 from skymount.portal.http.request import Call, Content
 from skymount.portal.http.request_watch import RequestWatch, current
