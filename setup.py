@@ -1,6 +1,5 @@
 """The part of the build that pyproject.toml cannot describe: data files made from the commands."""
 
-import runpy
 import sys
 from pathlib import Path
 
@@ -15,12 +14,13 @@ class InstallData(install_data):
     """Installs the man pages and the completion of shells beside the files that are listed."""
 
     def run(self) -> None:
-        sys.path.insert(0, str(ROOT / "src"))
+        sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+        from scripts import man_pages
         from skymount.cli.commands.install import completion
 
         made = ROOT / "build" / "share"
         made.mkdir(parents=True, exist_ok=True)
-        pages = runpy.run_path(str(ROOT / "scripts" / "man-pages"))["write"](made / "man")
+        pages = man_pages.write(made / "man")
         for section in sorted({page.suffix[1:] for page in pages}):
             files = [str(page) for page in pages if page.suffix == f".{section}"]
             self.data_files.append((f"share/man/man{section}", files))

@@ -1,19 +1,21 @@
 """Whether anything can be mounted here."""
 
-import os
-import shutil
 from collections.abc import Callable
 
 import pytest
 
+from skymount.fs.mountpoint import DEVICE, FUSERMOUNT
+from skymount.fs.obstacles import of_device, of_fusermount, of_right
+
 
 def why_no_mounts() -> str:
     """Return why nothing can be mounted; empty when it can be."""
-    if not os.path.exists("/dev/fuse"):
-        return "there is no /dev/fuse"
-    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        return "/dev/fuse is not open to this user"
-    return "" if shutil.which("fusermount3") else "fusermount3 is not installed"
+    if found := of_device():
+        return f"{DEVICE}: {found.text}"
+    if found := of_fusermount():
+        return f"{FUSERMOUNT}: {found.text}"
+    found = of_right()
+    return found.text if found else ""
 
 
 NEEDS_MOUNTS = [

@@ -12,13 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.namespaces import NOBODY, Namespace, new_namespace
-from tests.portal_process import SOURCE, portal_command, portal_environment
-from tests.skymount_process import SKYMOUNT, clear_mounts, output, run
+from tests.mount.namespaces import NOBODY, new_namespace
+from tests.skymount_process import clear_mounts, run
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
-EXAMPLE = "https://portal.example"
 SCRIPT_LIMIT = 240.0  # seconds
 
 COPIED = ("pyproject.toml", "README.md", "requirements", "scripts", "src", "tests")
@@ -62,26 +60,13 @@ def make_checkout(path: Path) -> None:
     (venv / "made-by-setup").write_text(marker)
 
 
-def start_portal(namespace: Namespace, data: Path) -> str:
-    """Start a portal on which the domain `example` leads somewhere; return its address."""
-    command = portal_command("serve", "--listen", "127.0.0.1:0", "--data", str(data))
-    process = namespace.start(*command, env=portal_environment())
-    assert process.stdout is not None
-    url = process.stdout.readline().decode().split()[-1]
-    env = {**portal_environment(), "SKYMOUNT_PORTALS": url, "HOME": str(data)}
-    command = [*namespace.prefix, *SKYMOUNT]
-    skylink = output([*command, "upload", SOURCE / "skymount/cli"], env=env)
-    target = skylink.decode().strip()
-    output([*command, "portal", "hns", "set", "example", target, "--data", data], env=env)
-    return url
-
-
 @pytest.mark.mount
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be someone else")
 @pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="these tests do not run in a .venv")
 def test_every_block_runs_in_order(tmp_path: Path) -> None:
+    """Line by line from standard input, as they would be pasted; with the portal of the mount."""
     root = tmp_path / "box"
     home, checkout = root / "home", root / "skymount"
     for path in (root, home, root / "tmp"):
@@ -89,31 +74,31 @@ def test_every_block_runs_in_order(tmp_path: Path) -> None:
     make_checkout(checkout)
     for each in (root, *root.rglob("*")):
         os.chown(each, NOBODY, NOBODY, follow_symlinks=False)
+    quick_start, *others, uninstall = blocks("sh")
+    (example,) = blocks("console")
+    script = [
+        quick_start,
+        *(f"{command} > ~/said{n}" for n, (command, _) in enumerate(console(example))),
+        ".venv/bin/skymount umount ~/skymount-demo",
+        *others,
+        'printf \'[mounts.home]\\nmountpoint = "~/sky"\\n\' > "$(skymount config init)"',
+        "skymount service install home; skymount service install --portal",
+        uninstall,
+    ]
+    there = {path.name for path in checkout.iterdir()}
     with new_namespace(network=True) as namespace:
         prefix = namespace.as_nobody(root)
-        url = start_portal(namespace, tmp_path / "portal")
-        assert EXAMPLE in README
-        quick_start, *everyday = blocks("sh")
-        (example,) = blocks("console")
-        script = [
-            f"set -eux; cd {checkout}",
-            quick_start,
-            *(f"{command} > ~/said{n}" for n, (command, _) in enumerate(console(example))),
-            ".venv/bin/skymount umount ~/skymount-demo",
-            *everyday,
-        ]
-        (checkout / "blocks").write_text("\n".join(script).replace(EXAMPLE, url))
         env = {
             "HOME": str(home),
-            "PATH": f"{home}/.local/bin:{os.environ['PATH']}",
+            "PATH": os.environ["PATH"],
             "LC_ALL": "C.UTF-8",
             "TMPDIR": str(root / "tmp"),
             "PYTEST_ADDOPTS": "--collect-only tests/test_errors.py",  # all tests run already
         }
         try:
             done = subprocess.run(
-                [*prefix, "bash", checkout / "blocks"],
-                stdin=subprocess.DEVNULL,
+                [*prefix, "sh", "-c", 'cd "$0" && exec bash -eux', checkout],
+                input="\n".join(script),
                 env=env,
                 capture_output=True,
                 text=True,
@@ -127,11 +112,14 @@ def test_every_block_runs_in_order(tmp_path: Path) -> None:
     for number, (command, said) in enumerate(console(example)):
         assert (home / f"said{number}").read_text() == said, command
     assert re.search(r"^=* \d+ tests collected", done.stdout, re.MULTILINE)
-    assert (home / "copy/index.html").read_text() == "<h1>Hello</h1>\n"
-    assert (checkout / "hello.html").read_text() == "<h1>Hello</h1>\n"
+    for path in (home / "copy/index.html", home / "hello.html"):
+        assert path.read_text() == "<h1>Hello</h1>\n"
     assert done.stdout.count("hello, world\n") == 2  # from the mount, and by `registry get`
+    assert "\n<h1>Hello</h1>\n" in done.stdout, "not read from Python"
     left = [path for path in home.rglob("*") if "skymount" in path.name]
     assert left == [home / "skymount-demo"], "uninstalling leaves something"
+    made = {path.name for path in checkout.iterdir()} - there
+    assert made <= {".venv.lock", ".pytest_cache"}, "something is left in the checkout"
 
 
 @pytest.mark.mount

@@ -223,7 +223,7 @@ MISTAKES = [
         "no fusermount3",
         "mount mnt",
         ("fusermount3", "install the package fuse3"),
-        1,
+        4,
         prepare=without_programs,
     ),
     # keys

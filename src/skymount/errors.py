@@ -41,6 +41,10 @@ class MountError(SkymountError):
     """The file system cannot be mounted or unmounted; the message says what to do."""
 
 
+class MountRefusedError(MountError):
+    """Nothing can be mounted here, on whatever directory."""
+
+
 class CacheError(SkymountError):
     """The directory of the cache on disk cannot be used; the message says why."""
 

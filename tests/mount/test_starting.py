@@ -1,7 +1,6 @@
 """``skymount mount``: exit 0 once the tree answers, else one line that says what to do."""
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -189,45 +188,6 @@ def test_another_file_system_is_there(sandbox: Sandbox, mount_namespace: Namespa
     assert "tmpfs (theirs) is mounted there; choose another directory, or unmount" in said
     assert "tmpfs is mounted there, not skymount" in inside.fail("umount", path)
     assert mounts_at(path, mount_namespace.prefix) == ["tmpfs"]
-
-
-def test_no_fuse_device(sandbox: Sandbox, mount_namespace: Namespace) -> None:
-    """M2: is one line on stderr that says what is wrong and what to do."""
-    mount_namespace.hide_fuse_device(sandbox.root / "dev")
-    said = sandbox.within(mount_namespace.prefix).fail("mount", sandbox.directory())
-    assert said.startswith("/dev/fuse is missing: load it with `sudo modprobe fuse`")
-
-
-def test_a_fuse_device_that_is_not_for_this_user(
-    sandbox: Sandbox, mount_namespace: Namespace
-) -> None:
-    if os.getuid() != 0:
-        pytest.skip("only root can be someone else")
-    prefix = mount_namespace.as_nobody(sandbox.root)
-    mount_namespace.do("chmod", "600", "/dev/fuse")
-    inside = sandbox.within(prefix)
-    said = inside.fail("mount", sandbox.directory_of(NOBODY), "--portal", "http://127.0.0.1:9")
-    assert said.startswith("/dev/fuse: you may not use it; let users in with `sudo chmod 666")
-
-
-def test_no_fusermount3(sandbox: Sandbox) -> None:
-    sandbox.directory()
-    poor = sandbox.with_env(PATH=str(sandbox.directory("bin")))
-    said = poor.fail("mount", "mnt")
-    assert said.startswith("fusermount3 is missing: install the package fuse3")
-
-
-@pytest.mark.skipif(os.getuid() != 0 or shutil.which("setpriv") is None, reason="needs root")
-def test_mounting_is_not_allowed(sandbox: Sandbox, portal: str) -> None:
-    """As in a container without the right to mount."""
-    path = sandbox.directory()
-    inside = sandbox.within(["setpriv", "--bounding-set=-sys_admin"])
-    for more in ([], ["--foreground"]):
-        said = inside.fail_of_many_lines("mount", path, "--portal", portal, *more)
-        assert said.startswith(f"{path}: ")
-        assert "ermi" in said
-        assert "Group" not in said
-    assert mounts_at(path) == []
 
 
 def test_allow_other_is_not_allowed(sandbox: Sandbox, mount_namespace: Namespace) -> None:

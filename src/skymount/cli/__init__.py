@@ -15,6 +15,7 @@ from skymount.errors import (
     ConfigError,
     FrozenEntryError,
     MalformedError,
+    MountRefusedError,
     NotFoundError,
     SkymountError,
     WrongTypeError,
@@ -52,6 +53,7 @@ _SUMMARY_LIMIT = 200  # characters
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_NOT_FOUND = 3
+EXIT_NO_MOUNTS = 4  # nothing can be mounted here
 EXIT_INTERRUPTED = 130
 EXIT_NO_READER = 141  # of our output; what a shell shows after SIGPIPE
 
@@ -249,6 +251,8 @@ def _exit_code(error: SkymountError) -> int:
     wrong_use = isinstance(error, ConfigError | MalformedError | WrongTypeError)
     if wrong_use and not isinstance(error, FrozenEntryError):
         return EXIT_USAGE
+    if isinstance(error, MountRefusedError):
+        return EXIT_NO_MOUNTS
     return EXIT_NOT_FOUND if isinstance(error, NotFoundError) else EXIT_FAILED
 
 

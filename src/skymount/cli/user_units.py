@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from skymount.errors import ConfigError, SkymountError
 
 _MARK = "# Written by `skymount service install`, which writes it again unless it is changed: {}\n"
 """The first line of a file of ours, with a digest of the rest."""
+
+_MOUNT_FILES = ("skymount@.service",)
+_PORTAL_FILES = ("skymount-portal.socket", "skymount-portal.service")
+ALL_FILES: tuple[str, ...] = (*_MOUNT_FILES, *_PORTAL_FILES)
 
 _PACKAGED = ("/etc/systemd/user", "/usr/local/lib/systemd/user", "/usr/lib/systemd/user")
 _COMMAND = "/usr/bin/env skymount"  # in the units: whatever their PATH has
@@ -38,13 +43,12 @@ class Service:
                 f"{name}: a service's name has 1 to 100 letters, digits, '.', '_', ':' and '-'; "
                 "give the mount such a name in the configuration"
             )
-        return cls(f"skymount@{name}.service", ("skymount@.service",), "default.target")
+        return cls(f"skymount@{name}.service", _MOUNT_FILES, "default.target")
 
     @classmethod
     def of_portal(cls) -> "Service":
         """Return the service of the portal, which is started by its socket."""
-        files = ("skymount-portal.socket", "skymount-portal.service")
-        return cls("skymount-portal.socket", files, "sockets.target")
+        return cls("skymount-portal.socket", _PORTAL_FILES, "sockets.target")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +104,20 @@ class UserUnits:
     def disable(self, service: Service) -> None:
         self.link(service).unlink(missing_ok=True)
 
-    def remove(self, service: Service) -> list[Path]:
-        """Remove the files of ours that no other enabled service needs; return what was removed."""
-        wants = self.directory / f"{service.wanted_by}.wants"
-        if "@" in service.unit and any(wants.glob("skymount@*.service")):
-            return []
-        found = [self.directory / file for file in service.files]
+    def enabled_mounts(self) -> list[Service]:
+        links = sorted(self.directory.glob("default.target.wants/skymount@*.service"))
+        return [Service(link.name, _MOUNT_FILES, "default.target") for link in links]
+
+    def services(self) -> list[Service]:
+        """Return the mounts that are enabled, and the portal if it is installed for this user."""
+        portal = Service.of_portal()
+        is_there = os.path.lexists(self.link(portal)) or (self.directory / portal.unit).exists()
+        return [*self.enabled_mounts(), *([portal] if is_there else [])]
+
+    def remove(self, files: Sequence[str]) -> list[Path]:
+        """Remove those of our files that no enabled mount needs; return what was removed."""
+        needed = _MOUNT_FILES if self.enabled_mounts() else ()
+        found = [self.directory / file for file in files if file not in needed]
         found = [path for path in found if path.exists() and self._is_ours(path, path.name)]
         for path in found:
             path.unlink()

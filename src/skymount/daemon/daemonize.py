@@ -10,7 +10,7 @@ from functools import partial
 from skymount.config import Config
 from skymount.daemon.mount_service import run
 from skymount.daemon.readiness import Report
-from skymount.errors import MountError
+from skymount.errors import MountError, MountRefusedError
 from skymount.fs.mountpoint import mounted_at
 
 log = logging.getLogger(__name__)
@@ -43,9 +43,9 @@ def run_in_background(
             kind, text = line[0], line[1:].rstrip("\n")
             if kind == "R":
                 return Started(text, warnings)
-            if kind == "E":
+            if kind in "EN":
                 os.waitpid(pid, 0)
-                raise MountError(text)
+                raise (MountRefusedError if kind == "N" else MountError)(text)
             warnings.append(text)
     raise MountError(f"{config.mountpoint}: the daemon ended before the tree answered; see its log")
 
@@ -56,7 +56,9 @@ def _become_daemon(
     pipe: int,
     reread: Callable[[], Config] | None,
 ) -> None:
-    """Run the mount. A line in the pipe is R with the portals, or W or E with a message."""
+    """Run the mount. A line in the pipe is R with the portals, or W, E or N with a message:
+    N if nothing can be mounted here.
+    """
     mounted = mounted_at(config.mountpoint)
     is_automount = mounted is not None and mounted.is_automount
     is_open = True
@@ -85,7 +87,7 @@ def _become_daemon(
         status = 0
     except MountError as error:
         log.error("%s", error)
-        tell("E", str(error))
+        tell("N" if isinstance(error, MountRefusedError) else "E", str(error))
     except BaseException as error:
         log.exception("the daemon failed")
         tell("E", f"{config.mountpoint}: {error!r}")

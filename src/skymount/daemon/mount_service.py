@@ -30,7 +30,7 @@ from skymount.daemon.signals import SignalActions
 from skymount.daemon.status import MountStatus
 from skymount.daemon.task_dump import dump
 from skymount.errors import CacheError, MountError
-from skymount.fs import fuse, mountpoint
+from skymount.fs import fuse, mountpoint, obstacles
 from skymount.fs.dispatcher import FileSystem
 from skymount.fs.inode_space import InodeSpace
 from skymount.fs.registry.directory import RegistryDirectory
@@ -77,7 +77,8 @@ def run(
 
     `reread` reads the configuration again.
     """
-    if mountpoint.check(config.mountpoint, allow_other=config.allow_other):
+    obstacles.check(allow_other=config.allow_other)
+    if mountpoint.check(config.mountpoint):
         log.warning("%s: removed the mount of a skymount that no longer runs", config.mountpoint)
     process_hardening.harden_service()
     large_buffers.give_own_pages()

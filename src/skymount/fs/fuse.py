@@ -22,7 +22,6 @@ from skymount.errors import (
     AccessDeniedError,
     FrozenEntryError,
     InvalidDocumentError,
-    MountError,
     NotFoundError,
     PortalTimeoutError,
     ReadOnlyPortalError,
@@ -32,6 +31,7 @@ from skymount.errors import (
 from skymount.fs.dispatcher import FileSystem
 from skymount.fs.failures import FailureLog, describe
 from skymount.fs.inode_space import merge_forgets
+from skymount.fs.obstacles import refusal
 from skymount.fs.subtree import (
     IMMUTABLE,
     NAME_MAX,
@@ -506,7 +506,7 @@ def attach(adapter: FuseAdapter, config: FuseConfig) -> None:
         except RuntimeError as error:
             output.seek(0)
             message = " ".join(output.read(2000).decode(errors="replace").split())
-            raise MountError(f"{config.mountpoint}: {message or error}") from None
+            raise refusal(config.mountpoint, message or str(error)) from None
 
 
 @contextmanager

@@ -3,8 +3,6 @@
 import errno
 import os
 import re
-import shutil
-import stat
 import subprocess
 import threading
 from dataclasses import dataclass, field
@@ -12,6 +10,8 @@ from pathlib import Path
 
 from skymount.errors import MountError
 
+DEVICE = "/dev/fuse"
+FUSERMOUNT = "fusermount3"
 FUSE_TYPE = "fuse.skymount"  # which indexers can be told to skip (PRUNEFS)
 
 _STATFS_TIMEOUT = 2.0  # seconds that a daemon may take to answer
@@ -21,19 +21,7 @@ _USER_ID = re.compile(r"\buser_id=(\d+)")
 _UIDS = re.compile(r"^Uid:\s+(.+)$", re.MULTILINE)
 _CONNECTION = re.compile(r"^fuse_connection:\s+(\d+)$", re.MULTILINE)
 _OCTAL = re.compile(r"\\([0-7]{3})")  # mountinfo's escapes
-_FUSE_CONF = Path("/etc/fuse.conf")
-
-
-@dataclass(frozen=True, slots=True)
-class FuseSystem:
-    """What mounts need of the system, and where it is."""
-
-    device: str = "/dev/fuse"
-    fusermount: str = "fusermount3"
-    mount_table: str = "/proc/self/mountinfo"
-
-
-_SYSTEM = FuseSystem()
+_TABLE = "/proc/self/mountinfo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +48,24 @@ class MountInfo:
             raise MountError(f"{path}: the user with id {self.user_id} has mounted there, not you")
 
 
-def mounted_at(path: str, system: FuseSystem = _SYSTEM) -> MountInfo | None:
+def mounted_at(path: str, table: str = _TABLE) -> MountInfo | None:
     """Return what is mounted at exactly this absolute path, the topmost if several are.
 
     Read from the kernel's table: `os.path.ismount` cannot tell once the daemon is dead.
     """
-    return _mount_table(system).get(path)
+    return _mount_table(table).get(path)
 
 
-def mounts_of(user_id: int, system: FuseSystem = _SYSTEM) -> dict[str, MountInfo]:
+def mounts_of(user_id: int, table: str = _TABLE) -> dict[str, MountInfo]:
     """Return the mounts of skymount by a user, by their paths."""
-    table = _mount_table(system).items()
-    return {path: each for path, each in table if each.is_ours and each.user_id == user_id}
+    mounts = _mount_table(table).items()
+    return {path: each for path, each in mounts if each.is_ours and each.user_id == user_id}
 
 
-def _mount_table(system: FuseSystem) -> dict[str, MountInfo]:
+def _mount_table(path: str) -> dict[str, MountInfo]:
     """Return the topmost mount at each path."""
     found = {}
-    with open(
-        system.mount_table, encoding="utf-8", errors="surrogateescape", newline="\n"
-    ) as table:
+    with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as table:
         for line in table:
             fields = line.split(" ")
             place = _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4])
@@ -129,7 +115,7 @@ def _is_connection(process: Path, descriptor: str, number: str) -> bool:
     Does not stat the file behind it, which may be on a mount that does not answer.
     """
     try:
-        if os.readlink(process / "fd" / descriptor) != _SYSTEM.device:
+        if os.readlink(process / "fd" / descriptor) != DEVICE:
             return False
         found = _CONNECTION.search((process / "fdinfo" / descriptor).read_text())
     except OSError:
@@ -173,10 +159,9 @@ def is_stale(path: str) -> bool:
     return bool({errno.ENOTCONN, errno.ECONNABORTED}.intersection(errors))
 
 
-def check(path: str, *, allow_other: bool = False, system: FuseSystem = _SYSTEM) -> bool:
+def check(path: str, table: str = _TABLE) -> bool:
     """MountError unless one can mount there; returns whether a stale mount was cleared."""
-    _check_fuse(allow_other, system)
-    mounted = mounted_at(path, system)
+    mounted = mounted_at(path, table)
     cleared = False
     if mounted is not None and not mounted.is_automount:
         if not mounted.is_ours:
@@ -190,41 +175,10 @@ def check(path: str, *, allow_other: bool = False, system: FuseSystem = _SYSTEM)
                 f"{path}: skymount is mounted there already; see it with `ls {path}`, "
                 f"end it with `skymount umount {path}`"
             )
-        unmount(path, lazy=True, system=system)
+        unmount(path, lazy=True)
         cleared = True
     _check_directory(path)
     return cleared
-
-
-def _check_fuse(allow_other: bool, system: FuseSystem) -> None:
-    if not os.path.exists(system.device):
-        raise MountError(
-            f"{system.device} is missing: load it with `sudo modprobe fuse`, or in a container "
-            "pass `--device /dev/fuse --cap-add SYS_ADMIN`"
-        )
-    if not os.access(system.device, os.R_OK | os.W_OK):
-        raise MountError(
-            f"{system.device}: you may not use it; let users in with "
-            f"`sudo chmod 666 {system.device}`, as most systems do, or join its group"
-        )
-    helper = shutil.which(system.fusermount)
-    if helper is not None and os.geteuid() != 0 and not os.stat(helper).st_mode & stat.S_ISUID:
-        raise MountError(
-            f"{helper} is not setuid root, so only root can mount: `sudo chmod u+s {helper}`, or "
-            "install the package fuse3 again"
-        )
-    if helper is None:
-        raise MountError(
-            f"{system.fusermount} is missing: install the package fuse3 "
-            "(`sudo apt install fuse3`, `sudo dnf install fuse3`)"
-        )
-    if allow_other and os.getuid() != 0:
-        try:
-            lines = _FUSE_CONF.read_text(errors="replace").splitlines()
-        except OSError:
-            lines = []
-        if "user_allow_other" not in (line.strip() for line in lines):
-            raise MountError(f"--allow-other needs the line user_allow_other in {_FUSE_CONF}")
 
 
 def _check_directory(path: str) -> None:
@@ -243,16 +197,16 @@ def _check_directory(path: str) -> None:
         raise MountError(f"{path}: a mount point must be writable by you; choose one of your own")
 
 
-def unmount(path: str, *, lazy: bool = False, system: FuseSystem = _SYSTEM) -> None:
+def unmount(path: str, *, lazy: bool = False) -> None:
     """Unmount; MountError when that is refused."""
-    command = [system.fusermount, "-uz" if lazy else "-u", "--", path]
+    command = [FUSERMOUNT, "-uz" if lazy else "-u", "--", path]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
     except FileNotFoundError:
-        raise MountError(f"{system.fusermount} is missing: install the package fuse3") from None
+        raise MountError(f"{FUSERMOUNT} is missing: install the package fuse3") from None
     except subprocess.TimeoutExpired:
         raise MountError(f"{path}: unmounting did not end in 30 s") from None
-    if done.returncode == 0 or mounted_at(path, system) is None:
+    if done.returncode == 0 or mounted_at(path) is None:
         return
     message = done.stderr.strip()
     if "busy" in message:

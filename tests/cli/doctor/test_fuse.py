@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from skymount.cli.doctor.finding import Level
-from skymount.cli.doctor.fuse import check_background_limit, check_device, check_kernel
+from skymount.cli.doctor.fuse import check_background_limit, check_kernel
 
 
 @pytest.mark.parametrize(
@@ -20,11 +20,6 @@ from skymount.cli.doctor.fuse import check_background_limit, check_device, check
 )
 def test_kernels(release: str, level: Level) -> None:
     assert check_kernel(release).level is level
-
-
-def test_what_is_no_device(tmp_path: Path) -> None:
-    found = check_device(tmp_path)
-    assert (found.level, found.text) == (Level.FAILURE, "it cannot be opened: Is a directory")
 
 
 def test_limits_of_background_reads(tmp_path: Path) -> None:

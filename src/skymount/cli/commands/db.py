@@ -55,7 +55,7 @@ class _DocumentFile(click.Path):
 
 @click.group()
 def db() -> None:
-    """Read, write and delete JSON documents of any size.
+    """Read, write and delete JSON documents of up to 64 MiB.
 
     KEY is the name of a key in the keyring (see `skymount key`), or a public key of 64 hex digits,
     which is enough for reading. DATAKEY is any text. A document uses the registry entry of the same

@@ -82,6 +82,7 @@ def mount(mountpoint: str | None, name: str | None, foreground: bool, **flags: A
     from skymount.daemon.mount_service import run
     from skymount.daemon.readiness import Report
     from skymount.fs import mountpoint as place
+    from skymount.fs import obstacles
 
     if flags["config_file"]:
         flags["config_file"] = os.path.abspath(flags["config_file"])  # it may be read again
@@ -100,7 +101,8 @@ def mount(mountpoint: str | None, name: str | None, foreground: bool, **flags: A
         log.log_to_stderr(settings.log_level, {"SKYMOUNT_MOUNTPOINT": path})
         run(settings, Report(ready=lambda portals: None, warning=lambda text: None), reread)
         return
-    place.check(settings.mountpoint, allow_other=settings.allow_other)
+    obstacles.check(allow_other=settings.allow_other)
+    place.check(settings.mountpoint)
     log_file = _writable(
         settings.log_file or config.default_log_file(settings.mountpoint),
         is_default=not settings.log_file,

@@ -1,23 +1,21 @@
-"""Checks of what mounting needs: kernel, device, fusermount3, libfuse and its limits."""
+"""Checks of what mounting needs: kernel, device, fusermount3, the right to, libfuse, limits."""
 
 import ctypes
-import errno
 import os
 import re
 import shutil
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from skymount.cli.doctor.finding import Finding, failure, ok, warning
 from skymount.config import Config
+from skymount.fs import obstacles
+from skymount.fs.mountpoint import DEVICE, FUSERMOUNT
+from skymount.fs.obstacles import CONF
 
 _OLDEST_KERNEL = (5, 10)  # of the releases that are tested
 _BACKGROUND = 12  # reads that libfuse asks for
-_DEVICE = Path("/dev/fuse")
-_CONF = Path("/etc/fuse.conf")
 _MODULE = Path("/sys/module/fuse/parameters/max_user_bgreq")
-_IN_CONTAINER = "in a container pass `--device /dev/fuse --cap-add SYS_ADMIN`"
 _LIBRARY = re.compile(r"\S*/libfuse3\.so\S*")
 
 
@@ -30,41 +28,37 @@ def check_kernel(release: str) -> Finding:
     return ok("kernel", f"Linux {release}")
 
 
-def check_device(device: Path = _DEVICE) -> Finding:
-    """Open it: in a container it may be there and be forbidden."""
-    subject = str(device)
-    try:
-        os.close(os.open(device, os.O_RDWR | os.O_CLOEXEC))
-    except FileNotFoundError:
-        return failure(subject, "it is missing", f"`sudo modprobe fuse`, or {_IN_CONTAINER}")
-    except OSError as error:
-        if error.errno in (errno.ENODEV, errno.ENXIO):
-            return failure(subject, "the kernel has no FUSE", "`sudo modprobe fuse`")
-        if error.errno == errno.EACCES:
-            return failure(subject, "you may not use it", f"`sudo chmod 666 {device}`")
-        return failure(subject, f"it cannot be opened: {error.strerror}", _IN_CONTAINER)
-    return ok(subject, "it can be opened")
+def check_device() -> Finding:
+    """Open it, as a mount does."""
+    return _found(DEVICE, obstacles.of_device()) or ok(DEVICE, "it can be opened")
 
 
 def check_fusermount() -> Finding:
-    """It has to be root's, and setuid, for other users."""
-    name = "fusermount3"
-    path = shutil.which(name)
-    if path is None:
-        advice = "install the package fuse3 (`sudo apt install fuse3`, `sudo dnf install fuse3`)"
-        return failure(name, "it is missing", advice)
-    if os.geteuid() == 0:
-        return ok(name, f"{path} (root needs no setuid)")
-    found = os.stat(path)
-    if found.st_uid != 0 or not found.st_mode & stat.S_ISUID:
-        advice = f"`sudo chown root {path} && sudo chmod u+s {path}`"
-        return failure(name, f"{path} is not setuid root", advice)
-    if os.statvfs(path).f_flag & os.ST_NOSUID:
-        return failure(name, f"{path} lies on a file system that is mounted nosuid")
-    if "NoNewPrivs:\t1" in Path("/proc/self/status").read_text():
-        advice = "start this without no_new_privs (NoNewPrivileges= of systemd)"
-        return failure(name, "setuid programs have no effect here", advice)
-    return ok(name, f"{path}, setuid root")
+    """Whether it is there; `check_right` looks for what it may."""
+    found = _found(FUSERMOUNT, obstacles.of_fusermount())
+    return found or ok(FUSERMOUNT, shutil.which(FUSERMOUNT) or "")
+
+
+def check_right() -> Finding:
+    """Mount where nobody sees it; without the right to, look for what fusermount3 needs."""
+    subject = "right to mount"
+    if found := _found(subject, obstacles.of_right()):
+        return found
+    if obstacles.of_device() or obstacles.of_fusermount():
+        return warning(subject, "not tried, because of what is said above")
+    if not obstacles.may_mount():
+        return ok(subject, "fusermount3 has it")
+    try:
+        is_tried = obstacles.try_mounting()
+    except OSError as error:
+        forbidden = obstacles.FORBIDDEN
+        text = f"a mount to try it was refused ({error.strerror}): {forbidden.text}"
+        return failure(subject, text, forbidden.advice)
+    return ok(subject, "tried, where nobody sees it" if is_tried else "there, but not tried")
+
+
+def _found(subject: str, obstacle: obstacles.Obstacle | None) -> Finding | None:
+    return failure(subject, obstacle.text, obstacle.advice) if obstacle else None
 
 
 def check_libfuse() -> Finding:
@@ -99,19 +93,14 @@ def check_background_limit(*, is_root: bool, parameter: Path = _MODULE) -> Findi
 def check_allow_other(config: Config) -> Finding:
     """Whether allow_other works for users other than root."""
     subject = "user_allow_other"
-    try:
-        lines = _CONF.read_text(errors="replace").splitlines()
-    except OSError:
-        lines = []
-    is_set = "user_allow_other" in (line.strip() for line in lines)
-    if is_set:
-        return ok(subject, f"set in {_CONF}")
+    if obstacles.permits_allow_other():
+        return ok(subject, f"set in {CONF}")
     if not config.allow_other:
-        return ok(subject, f"not set in {_CONF}, and not needed without allow_other")
+        return ok(subject, f"not set in {CONF}, and not needed without allow_other")
     if os.geteuid() == 0:
-        return ok(subject, f"not set in {_CONF}, which root does not need")
-    advice = f"`echo user_allow_other | sudo tee -a {_CONF}`"
-    return failure(subject, f"allow_other is set, but not this in {_CONF}", advice)
+        return ok(subject, f"not set in {CONF}, which root does not need")
+    advice = f"`echo user_allow_other | sudo tee -a {CONF}`"
+    return failure(subject, f"allow_other is set, but not this in {CONF}", advice)
 
 
 def checks(config: Config) -> Iterator[Finding]:
@@ -119,6 +108,7 @@ def checks(config: Config) -> Iterator[Finding]:
     yield check_kernel(os.uname().release)
     yield check_device()
     yield check_fusermount()
+    yield check_right()
     yield check_libfuse()
     yield check_background_limit(is_root=os.geteuid() == 0)
     yield check_allow_other(config)

@@ -127,6 +127,36 @@ def test_remove_leaves_the_unit_to_other_mounts(home: Sandbox) -> None:
     assert home.fail("service", "remove", "work") == "skymount@work.service is not installed"
 
 
+def test_all_can_be_removed_at_once(home: Sandbox) -> None:
+    """Before skymount is uninstalled; what runs is stopped, and nothing of ours stays."""
+    home.configure('[mounts.home]\nmountpoint = "/"\n[mounts.work]\nmountpoint = "/"\n')
+    for name in ("home", "work", "--portal"):
+        assert home.skymount("service", "install", name).returncode == 0
+    told = with_systemctl(home)
+    said = home.succeed("service", "remove", "--all", "--now")
+    enabled = ["skymount@home.service", "skymount@work.service", "skymount-portal.socket"]
+    files = ["skymount@.service", "skymount-portal.socket", "skymount-portal.service"]
+    assert said.splitlines() == [
+        *(f"disabled: {unit}" for unit in enabled),
+        *(f"removed: {units(home) / file}" for file in files),
+    ]
+    assert told.read_text().splitlines() == [
+        *(f"--user disable --now {unit}" for unit in enabled),
+        "--user daemon-reload",
+    ]
+    assert not any(path.is_file() for path in units(home).rglob("*"))
+
+
+def test_all_may_be_none(home: Sandbox) -> None:
+    """Then it is no error; a unit that is enabled for no mount goes too."""
+    assert home.succeed("service", "remove", "--all") == ""
+    home.skymount("service", "install", "home")
+    (units(home) / "default.target.wants/skymount@home.service").unlink()
+    said = home.succeed("service", "remove", "--all")
+    assert said == f"removed: {units(home) / 'skymount@.service'}\n"
+    assert "--portal, or --all" in home.fail("service", "remove", "home", "--all", code=2)
+
+
 def test_a_unit_that_the_user_changed_stays(home: Sandbox) -> None:
     with_systemctl(home)
     unit = units(home) / "skymount@.service"

@@ -103,30 +103,38 @@ def _check_mount(name: str) -> None:
 @service.command()
 @_NAME
 @_PORTAL
+@click.option("--all", "is_all", is_flag=True, help="All mounts, and the portal.")
 @click.option("--now", is_flag=True, help="Stop it, too.")
-def remove(name: str | None, is_portal: bool, now: bool) -> None:
+def remove(name: str | None, is_portal: bool, is_all: bool, now: bool) -> None:
     """Mount [mounts.NAME] at login no longer.
 
     \b
-    Example:
+    Examples:
       skymount service remove home --now
+      skymount service remove --all --now
     """
-    from skymount.cli.user_units import UserUnits, reason_of, systemctl
+    from skymount.cli.user_units import ALL_FILES, UserUnits, reason_of, systemctl
 
-    chosen = _chosen(name, is_portal)
     units = UserUnits.of_user()
-    if not any(units.place(file) for file in chosen.files):
-        raise click.ClickException(f"{chosen.unit} is not installed")
-    done = systemctl("disable", *(["--now"] if now else []), chosen.unit)
-    if done.returncode:
-        units.disable(chosen)
-        if now:
-            warn(f"it was not stopped: {_OUT_OF_REACH}: {reason_of(done)}")
-    removed = units.remove(chosen)
-    systemctl("daemon-reload")
-    click.echo(f"disabled: {chosen.unit}")
-    for path in removed:
+    if is_all:
+        if name or is_portal:
+            raise click.UsageError("give a NAME, --portal, or --all")
+        services, files = units.services(), ALL_FILES
+    else:
+        chosen = _chosen(name, is_portal)
+        if not any(units.place(file) for file in chosen.files):
+            raise click.ClickException(f"{chosen.unit} is not installed")
+        services, files = [chosen], chosen.files
+    for each in services:
+        done = systemctl("disable", *(["--now"] if now else []), each.unit)
+        if done.returncode and now:
+            warn(f"{each.unit} was not stopped: {_OUT_OF_REACH}: {reason_of(done)}")
+        units.disable(each)
+        click.echo(f"disabled: {each.unit}")
+    for path in units.remove(files):
         click.echo(f"removed: {path}")
+    if services:
+        systemctl("daemon-reload")
 
 
 @service.command()

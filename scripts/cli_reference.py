@@ -1,0 +1,56 @@
+"""What scripts/cli-reference writes: docs/cli.md, made from the commands themselves."""
+
+from pathlib import Path
+
+import click
+
+from skymount.cli import cli
+
+PAGE = Path(__file__).parent.parent / "docs/cli.md"
+
+HEAD = """\
+# Command line
+
+Made by `scripts/cli-reference` from the commands themselves; a test checks that it is up to date.
+
+Results go to stdout, everything else to stderr; progress bars only to a terminal. With `--json` a
+result is one line of JSON. Text from outside is shown with control characters escaped.
+
+Commands verify content against its skylink, as a mount does ([semantics](semantics.md), T1 to
+T5), and never output wrong bytes. Some content cannot be verified: that of a portal that gives no
+proof of it or decrypts it, what a domain leads to, and archives. It is output with a warning on
+stderr. `--json` has the result as `verified`: `yes`, `partly` (only names and sizes) or `no`.
+With `--verify require` such content is refused; with `--verify off` nothing is verified, and
+there are no warnings.
+
+Exit codes: 0 done, 1 failed, 2 wrong use or configuration, 3 not found, 4 nothing can be mounted
+here, 130 interrupted, 128 + N ended by signal N, 141 (without a message) when the reader of the
+output has gone, as `head` does.
+
+Secrets are never given on the command line, which other users can see. Seeds, private keys and
+skykeys are read from standard input or from the terminal. The key of a portal's API, and headers
+such as cookies, are set in the [configuration](configuration.md) or in the environment.
+"""
+
+
+def sections(command: click.Command, context: click.Context) -> str:
+    """Return the help of a command and of those below it."""
+    text = f"\n## {context.command_path}\n\n```\n{command.get_help(context).strip()}\n```\n"
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            if not below.hidden:
+                text += sections(below, click.Context(below, context, info_name=name))
+    return text
+
+
+def reference() -> str:
+    """Return the whole page."""
+    return HEAD + sections(
+        cli, click.Context(cli, info_name="skymount", terminal_width=80, **cli.context_settings)
+    )
+
+
+if __name__ == "__main__":
+    PAGE.write_text(reference())
