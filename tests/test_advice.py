@@ -28,7 +28,7 @@ COMMANDS = [
     "publish file --key home --as site",
     "registry get home name",
     "registry set home name text",
-    "registry rm home name",
+    "db delete home name",
     "db get home name",
     "db set home name file",
     "hns resolve example",
@@ -87,6 +87,14 @@ def test_a_web_server_with_a_page_for_everything(home: Sandbox, command: str) ->
         said = said_by(home.with_env(SKYMOUNT_PORTALS=url), command)
     assert said.startswith("the server sends a web page, not what a portal does")
     assert said.endswith(NO_PORTAL)
+
+
+@pytest.mark.parametrize("body", [b"", b"{}"])
+def test_a_server_that_says_yes_to_everything(home: Sandbox, body: bytes) -> None:
+    with http_server(body=body) as url:
+        box = home.with_env(SKYMOUNT_PORTALS=url)
+        for command in (f"ls {LINK}", "upload file", "registry get home name", "skykey create x"):
+            assert said_by(box, command).endswith(NO_PORTAL)
 
 
 def test_content_is_not_absent_where_no_portal_is(home: Sandbox, web_server: str) -> None:

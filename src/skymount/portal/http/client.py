@@ -287,7 +287,7 @@ class HttpClient:
     async def _recognize(self, call: Call, error: PortalError, now: _Attempt) -> None:
         """NoPortalError if the server behind an error turns out to be no portal."""
         if now.is_of_portal is not False:
-            self._recognition.is_portal = self._recognition.is_portal or now.is_of_portal is True
+            self._recognition.is_portal = self._recognition.is_portal or bool(now.is_of_portal)
             return
         found = await self._recognition.stranger(call.options.dialect)
         if found is not None:
@@ -304,8 +304,8 @@ class HttpClient:
             async with aclosing(await self._exchange(call, now)) as response:
                 body = await response.read(ANSWER_LIMIT)
         except PortalError as error:
-            if isinstance(error, BadContentError):
-                return False
+            if isinstance(error, BadContentError) and error.status is not None:
+                return False  # it is something else, such as a page
             may_be_other = error.status == _FORBIDDEN  # a server before the portal
             return None if may_be_other else now.is_of_portal
         return is_of_portal(Response(response.status, response.headers, body))
@@ -348,6 +348,7 @@ class HttpClient:
         except BaseException:
             await response.aclose()
             raise
+        self._recognition.is_portal = self._recognition.is_portal or response.is_of_portal
         return response
 
     async def _send(
