@@ -165,6 +165,15 @@ def test_references_to_the_wire_page_lead_somewhere() -> None:
     assert wrong == []
 
 
+def test_every_endpoint_of_the_portal_is_documented() -> None:
+    """docs/portal.md names each path below ``/svc/`` that the portal has a route for."""
+    routes = (ROOT / "src/skymount/server/routes.py").read_text()
+    names = set(re.findall(r'path\("(\w+)"', routes))
+    assert names
+    page = (ROOT / "docs/portal.md").read_text()
+    assert names - set(re.findall(r"`/svc/(\w+)", page)) == set()
+
+
 def _promises() -> list[str]:
     """Return the names of all promises."""
     pages = (ROOT / "docs" / name for name in ("semantics.md", "library.md", "portal.md"))

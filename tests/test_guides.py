@@ -75,7 +75,7 @@ def test_explained_messages_are_in_the_source(message: str) -> None:
     """Each message of the page on trouble is one that skymount prints."""
     source = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
     joined = re.sub(r'"\s*\n\s*f?"', "", source)
-    parts = [part.strip(" :;,") for part in message.split("…")]
+    parts = [part.strip(" :;,") for part in re.split("…|: ", message)]  # which are put together
     assert any(parts)
     assert all(part in joined for part in parts), parts
 

@@ -1,7 +1,7 @@
 """What portals are owed, and is sent by itself (G19)."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 
 import pytest
@@ -70,9 +70,10 @@ async def until(is_so: Callable[[], object], limit: float = 3600) -> float:
 
 
 @pytest.fixture
-def ledger(ledger: Ledger) -> Ledger:
+def ledger(ledger: Ledger) -> Iterator[Ledger]:
     """A ledger by trio's clock."""
-    return Ledger(ledger.path, trio.current_time)
+    with closing(Ledger(ledger.path, trio.current_time)) as by_trio:
+        yield by_trio
 
 
 async def test_owed_entry_is_sent_when_the_portal_is_back(
