@@ -27,6 +27,10 @@ Exit codes: 0 done, 1 failed, 2 wrong use or configuration, 3 not found, 4 nothi
 here, 130 interrupted, 128 + N ended by signal N, 141 (without a message) when the reader of the
 output has gone, as `head` does.
 
+A file that a command writes gets its name when it is whole. Until then it lies beside, with a name
+that ends in `.part` or `.new`; if the command fails, or is ended by SIGINT, SIGTERM, SIGHUP or
+SIGQUIT, it is removed.
+
 Secrets are never given on the command line, which other users can see. Seeds, private keys and
 skykeys are read from standard input or from the terminal. The key of a portal's API, and headers
 such as cookies, are set in the [configuration](configuration.md) or in the environment.

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from skymount.daemon.log import MAX_SIZE, JournalFormatter, LineFormatter
 from tests.portal_process import portal_environment
 
@@ -14,7 +16,7 @@ import logging, os, sys
 from skymount.daemon.log import log_to
 log_to(sys.argv[1], "info")
 os.write(2, b"printed first\\n")
-for _ in range(2):
+for _ in range(3):
     logging.info("x" * int(sys.argv[2]))
 os.write(2, b"printed later\\n")
 os.write(1, b"nowhere\\n")
@@ -33,13 +35,75 @@ def test_what_is_printed_is_in_the_log_also_when_a_new_file_has_begun(tmp_path: 
         timeout=60,
     )
     assert (done.returncode, done.stdout, done.stderr) == (1, b"", b"")
-    assert sorted(os.listdir(tmp_path)) == ["daemon.log", "daemon.log.1"]
-    before, now = path.with_name("daemon.log.1").read_text(), path.read_text()
+    assert sorted(os.listdir(tmp_path)) == ["daemon.log", "daemon.log.old"]
+    before, now = path.with_name("daemon.log.old").read_text(), path.read_text()
     assert "printed first" in before
     assert "printed later" not in before
     assert "printed later" in now
     assert "ValueError: a bug" in now
     assert "nowhere" not in before + now
+
+
+_ROTATED = """
+import logging, os, sys
+from skymount.daemon.log import MAX_SIZE, log_to, reopen_file
+path, how = sys.argv[1], sys.argv[2]
+log_to(path, "info")
+def fill():
+    for _ in range(4):
+        logging.info("x" * (MAX_SIZE // 2 - 100))
+logging.info("first")
+if how == "create":
+    os.rename(path, path + ".1")
+    open(path, "w").close()
+elif how == "nocreate":
+    os.rename(path, path + ".1")
+elif how == "copytruncate":
+    open(path + ".1", "wb").write(open(path, "rb").read())
+    os.truncate(path, 0)
+elif how == "signal":
+    os.rename(path, path + ".1")
+    reopen_file()
+    os.write(2, b"printed\\n")
+elif how == "foreign":
+    for name in ("old", "1"):
+        open(f"{path}.{name}", "w").write("somebody else's")
+elif how == "directory":
+    os.rename(path, path + ".1")
+    os.mkdir(path)
+logging.info("second")
+fill()
+"""
+
+# What each file begins with in the end.
+ROTATED = {
+    "create": {"": "x", ".1": "first", ".old": "second"},
+    "nocreate": {"": "x", ".1": "first", ".old": "second"},
+    "copytruncate": {"": "x", ".1": "first", ".old": "second"},
+    "signal": {"": "x", ".1": "first", ".old": "printed"},
+    "foreign": {"": "first", ".1": "somebody else's", ".old": "somebody else's"},
+    "directory": {".1": "first"},
+}
+
+
+@pytest.mark.parametrize("how", ROTATED)
+def test_a_log_that_others_rotate(tmp_path: Path, how: str) -> None:
+    """Nothing is lost: the log goes on in the file that is there now, which is its owner's alone if
+    it was made here; a new file that it begins by itself replaces none of others.
+    """
+    path = tmp_path / "daemon.log"
+    command = [sys.executable, "-c", _ROTATED, path, how]
+    subprocess.run(command, env=portal_environment(), check=True, timeout=60)
+    found = {each.name[10:]: each.read_text() for each in tmp_path.iterdir() if each.is_file()}
+    assert {
+        name: text.startswith(ROTATED[how][name]) or f" INFO {ROTATED[how][name]}" in text[:60]
+        for name, text in found.items()
+    } == dict.fromkeys(ROTATED[how], True)
+    text = "".join(found.values())
+    assert (text.count(" INFO first"), text.count(" INFO second")) == (1, 1)
+    assert text.count(" INFO x") == 4
+    if how in ("nocreate", "signal"):
+        assert path.stat().st_mode & 0o777 == 0o600
 
 
 def record(level: int, text: str, error: Exception | None = None) -> logging.LogRecord:

@@ -1,6 +1,7 @@
 """SIGHUP and SIGUSR1 on a real mount, and what the log looks like."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 from tests.fakes import skyfiles
 from tests.fakes.portal import FakePortal, in_thread
-from tests.mount.keys import until
+from tests.mount.keys import needs, until
 from tests.portal_process import portal_process
 from tests.skymount_process import SKYMOUNT, Mount, Sandbox, end, mounts_at, output, run
 
@@ -48,6 +49,47 @@ def test_sighup_reads_the_configuration_again(sandbox: Sandbox, portal: str) -> 
         assert sandbox.log.read_text().count("hns_ttl is") == 1
         sandbox.succeed("umount", mount.path)
     assert "unmounted" not in sandbox.log.read_text()  # that is information
+
+
+LOGROTATE = "/usr/sbin/logrotate"
+CONFIGURATION = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
+
+
+@needs(LOGROTATE)
+@pytest.mark.parametrize(
+    ("way", "number"),
+    [
+        ("create", signal.SIGHUP),
+        ("create", signal.SIGUSR1),
+        ("nocreate", signal.SIGHUP),
+        ("copytruncate", signal.SIGUSR1),
+    ],
+)
+def test_logrotate(sandbox: Sandbox, portal: str, way: str, number: signal.Signals) -> None:
+    """M9: The lines of docs/configuration.md; no signal is needed. The mount's own new file leaves
+    those of logrotate alone.
+    """
+    directory = sandbox.directory("logs")
+    log, rotated = directory / "sky.log", directory / "sky.log.1"
+    (lines,) = re.findall(r"```\n(/var/log/.*?)```", CONFIGURATION, re.DOTALL)
+    lines = lines.replace("/var/log/skymount", str(directory)).replace("size 500k", "size 1")
+    config = sandbox.root / "logrotate.conf"
+    config.write_text(lines.replace("    create\n", f"    {way}\n"))
+    config.chmod(0o600)
+    logrotate = [LOGROTATE, "-s", sandbox.root / "logrotate.state", config]
+    with sandbox.mounted("--portal", portal, "--log-file", log) as mount:
+        for turn in (1, 2):
+            before = log.read_text()
+            output(logrotate)
+            mount.daemon.signal(number)
+            until(lambda: log.exists() and log.stat().st_size > 0)
+            assert rotated.read_text().startswith(before)
+            if turn == 1:
+                assert "mounted, portals: " in before
+        assert sorted(each.name for each in directory.iterdir()) == [
+            *("sky.log", "sky.log.1", "sky.log.2.gz")
+        ]
+    assert "unmounted" in log.read_text()
 
 
 def test_sighup_takes_new_credentials(sandbox: Sandbox) -> None:

@@ -47,6 +47,23 @@ def test_what_cannot_be_replaced_stays(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["taken"]
 
 
+@pytest.mark.parametrize("links", [True, False], ids=["with hard links", "without"])
+def test_a_name_that_is_taken_is_left_alone_without_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    if not links:
+        monkeypatch.setattr(os, "link", refuse)
+    path = tmp_path / "file"
+    atomic_file.replace(path, b"first", force=False)
+    with pytest.raises(FileExistsError) as caught:
+        atomic_file.replace(path, b"second", force=False)
+    assert caught.value.filename == str(path)
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == {"file": b"first"}
+
+
 def test_a_file_that_cannot_be_written_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

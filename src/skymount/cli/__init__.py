@@ -3,6 +3,7 @@
 import errno
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -56,6 +57,9 @@ EXIT_NOT_FOUND = 3
 EXIT_NO_MOUNTS = 4  # nothing can be mounted here
 EXIT_INTERRUPTED = 130
 EXIT_NO_READER = 141  # of our output; what a shell shows after SIGPIPE
+
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""What ends a command as an interrupt does, so that it removes its temporary files."""
 
 # What other programs call some of our options.
 _NAMES_ELSEWHERE = {
@@ -173,10 +177,26 @@ def main() -> None:
     """Run the command line; exit codes are listed in docs/cli.md."""
     _open_standard_streams()
     process_hardening.disable_core_dumps()
+    for number in ENDING_SIGNALS:
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
+            signal.signal(number, _exit_on_signal)
     try:
         _run()
     finally:
         _flush_or_discard_output()
+
+
+def _exit_on_signal(number: int, _: object) -> None:
+    """Raise SystemExit. What runs on trio handles signals itself, or is ended by them."""
+    trio: Any = sys.modules.get("trio")
+    if trio is not None and trio.lowlevel.in_trio_run():
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+    for each in ENDING_SIGNALS:  # a terminal's end and a shell may both send one
+        signal.signal(each, signal.SIG_IGN)
+    if not os.isatty(1):  # which may be full, and nobody reads
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.exit(128 + number)
 
 
 def _arguments() -> list[str]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
+from skymount.cli import ENDING_SIGNALS
 from skymount.cli.key_argument import EntryArgument, open_ledger
 from skymount.cli.output import warn
 from skymount.config import Config
@@ -271,7 +272,7 @@ async def _until_signal(main: Callable[[], Awaitable[T]]) -> T:
     """Run it; SystemExit if a signal ended it, once its clean-up is done."""
     numbers = [
         number
-        for number in (signal.SIGTERM, signal.SIGHUP)
+        for number in ENDING_SIGNALS
         if signal.getsignal(number) is not signal.SIG_IGN  # nohup ignores SIGHUP
     ]
     result: list[T] = []

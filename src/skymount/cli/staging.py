@@ -1,15 +1,14 @@
-"""Files of a download are made in a private directory beside their destination, and moved there
-once all of them are complete. No symbolic link below the destination is followed.
+"""Files are made in a private directory beside their destination, and moved there once all of them
+are complete. No symbolic link below the destination is followed.
 """
 
-import errno
 import os
+import secrets
 import stat
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from tempfile import mkdtemp
 from typing import Self
 
 import click
@@ -18,7 +17,7 @@ import trio
 from skymount.cli.output import escape
 from skymount.content.fetch.reader import ContentReader
 from skymount.content.model.skyfile import Skyfile
-from skymount.storage.atomic_file import write_all
+from skymount.storage import atomic_file
 
 PIECE_SIZE = 4 << 20  # bytes that are read and written at a time
 _BATCH = 1000  # small files that one call in a thread writes
@@ -26,9 +25,6 @@ _BATCH = 1000  # small files that one call in a thread writes
 _TREE = b"tree"
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-# What file systems without hard links answer.
-_NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +72,12 @@ class StagingDirectory:
         with self._naming():
             try:
                 self._outside = self._open(self._parent or ".", flags=_DIRECTORY & ~os.O_NOFOLLOW)
-                self._name = os.path.basename(mkdtemp(".part", ".skymount-", self._parent or "."))
+                self._name = f".skymount-{secrets.token_hex(8)}.part"  # first: a signal may come
+                os.mkdir(self._name, 0o700, dir_fd=self._outside)
                 self._inside = self._open(self._name, self._outside)
                 os.mkdir(_TREE, 0o777, dir_fd=self._inside)
                 self._tree = self._open(_TREE, self._inside)
-            except OSError:
+            except BaseException:
                 self._remove()
                 raise
         return self
@@ -114,8 +111,8 @@ class StagingDirectory:
     def make_directories(self, paths: Iterable[bytes]) -> None:
         for path in paths:
             with self._naming(path):
-                os.mkdir(path, 0o777, dir_fd=self._tree)
                 self._made.append((os.rmdir, path))
+                os.mkdir(path, 0o777, dir_fd=self._tree)
 
     async def fill(
         self,
@@ -147,13 +144,17 @@ class StagingDirectory:
         for file, data, is_last in batch:
             with self._naming(file.path):
                 if self._file < 0:
-                    self._file = os.open(file.path, _NEW_FILE, file.permissions, dir_fd=self._tree)
-                    self._made.append((os.unlink, file.path))
-                write_all(self._file, data)
+                    self._file = self.create(file.path, file.permissions)
+                atomic_file.write_all(self._file, data)
                 if is_last:
                     if sync:
                         os.fsync(self._file)
                     self._close_file()
+
+    def create(self, path: bytes, permissions: int) -> int:
+        """Make a file; return its descriptor."""
+        self._made.append((os.unlink, path))
+        return os.open(path, _NEW_FILE, permissions, dir_fd=self._tree)
 
     def place_directory(self, name: str) -> None:
         """Move the whole tree to a new name in `parent`; DestinationError when it is taken."""
@@ -163,12 +164,22 @@ class StagingDirectory:
             os.rename(_TREE, name, src_dir_fd=self._inside, dst_dir_fd=self._outside)
             self._made = []
 
+    def place_file(self, name: bytes) -> None:
+        """Move a file into `parent`, durably; FileExistsError when its name is taken."""
+        with self._naming(name):
+            atomic_file.move(name, name, source=self._tree, target=self._outside, force=False)
+            atomic_file.sync_directory(self._parent or ".")
+
     def merge(self, files: Iterable[StagedFile], *, force: bool) -> None:
         with closing(self._destinations(files, make=True)) as destinations:
             for path, name, directory in destinations:
                 with self._naming(path):
-                    if not _move(self._tree, path, directory, name, force=force):
-                        raise taken(self._shown(path))
+                    try:
+                        atomic_file.move(
+                            path, name, source=self._tree, target=directory, force=force
+                        )
+                    except FileExistsError:
+                        raise taken(self._shown(path)) from None
 
     def check_merge(self, files: Iterable[StagedFile], *, force: bool) -> None:
         """Refuse a merge that is known to fail, before anything is fetched for it."""
@@ -240,24 +251,6 @@ def check_free(shown: str, name: bytes, within: int | None = None, *, force: boo
 def taken(shown: str) -> DestinationError:
     """Return the error for a destination that exists."""
     return DestinationError(f"{escape(shown)}: it exists already; use --force to replace it")
-
-
-def _move(source: int, path: bytes, target: int, name: bytes, *, force: bool) -> bool:
-    """Move a file between directories; False if the name is taken and `force` is off."""
-    if not force:
-        try:
-            os.link(path, name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
-        except FileExistsError:
-            return False
-        except OSError as error:
-            if error.errno not in _NO_HARD_LINKS:
-                raise
-            if _exists(name, target):
-                return False
-        else:
-            return True  # the staged name goes with the staging directory
-    os.rename(path, name, src_dir_fd=source, dst_dir_fd=target)
-    return True
 
 
 def _exists(name: str | bytes, within: int) -> bool:

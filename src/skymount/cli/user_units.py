@@ -13,6 +13,7 @@ from pathlib import Path
 import skymount
 from skymount.default_portal import listener_uid
 from skymount.errors import ConfigError, SkymountError
+from skymount.storage import atomic_file
 
 _MARK = "# Written by `skymount service install`, which writes it again unless it is changed: {}\n"
 """The first line of a file of ours, with a digest of the rest."""
@@ -84,7 +85,7 @@ class UserUnits:
                     return directory / file
         if not own.exists() or self._is_ours(own, file):
             own.parent.mkdir(parents=True, exist_ok=True)
-            own.write_text(_marked(text))
+            atomic_file.replace(own.resolve(), _marked(text).encode(), mode=0o644)
         return own
 
     def enable(self, service: Service, unit: Path) -> None:
@@ -139,7 +140,7 @@ def unit_text(file: str) -> str:
     text = _source(file)
     if _COMMAND not in text:
         return text
-    program = Path(sys.prefix) / "bin/skymount"
+    program = _program()
     path = re.search(r"^Environment=PATH=(.*)$", text, re.MULTILINE)
     search = path[1].replace("%h", os.path.expanduser("~")) if path else os.defpath
     found = shutil.which("skymount", path=search)
@@ -147,6 +148,12 @@ def unit_text(file: str) -> str:
         return text
     quoted = str(program).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return text.replace(_COMMAND, f'"{quoted}"' if re.search(r"[\s'\"\\;]", quoted) else quoted)
+
+
+def _program() -> Path:
+    """Return the path of this installation by which it was called, as a later one has it too."""
+    installed, called = Path(sys.prefix) / "bin/skymount", Path(sys.argv[0]).absolute()
+    return called if os.path.realpath(called) == os.path.realpath(installed) else installed
 
 
 def _source(file: str) -> str:

@@ -72,7 +72,7 @@ class EmbeddedPortal:
                 [*command, "--until-eof"],
                 stdin=subprocess.PIPE,  # it ends when this does
                 stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,  # not our log file, which rotates
+                stderr=subprocess.PIPE,  # not our log file, which changes
                 start_new_session=True,  # it gets no Ctrl-C from our terminal
             )
         except OSError as error:

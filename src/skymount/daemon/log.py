@@ -2,9 +2,12 @@
 
 import logging
 import os
+import re
+import stat
 import sys
 from collections.abc import Mapping
-from logging.handlers import RotatingFileHandler
+from contextlib import suppress
+from typing import TextIO
 
 from skymount.daemon.journal import JournalHandler, priority
 from skymount.fs.failures import printable
@@ -12,6 +15,8 @@ from skymount.fs.failures import printable
 MAX_SIZE = 1 << 20  # bytes after which a new log is begun; the one before is kept beside it
 
 _FORMAT = "%(asctime)s %(levelname)s %(message)s"
+_LINE = re.compile(rb"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ ", re.MULTILINE)
+_LINE_SEARCH = 4096  # bytes at the start of a file that may be a log of ours
 _PACKAGE = "skymount"
 
 
@@ -44,18 +49,73 @@ class JournalFormatter(MessageFormatter):
         return "\n".join(f"<{number}>{line}" for line in text.split("\n"))
 
 
-class _LogFile(RotatingFileHandler):
+class _LogFile(logging.StreamHandler[TextIO]):
+    """A file that standard error leads to as well: what is printed there is in the log."""
+
     def __init__(self, path: str) -> None:
-        super().__init__(path, maxBytes=MAX_SIZE, backupCount=1)
-        self._redirect_stderr()
+        self._path = path
+        self._open()
+        # It stays open.
+        stream = open(2, "w", errors="backslashreplace", closefd=False)  # noqa: SIM115
+        super().__init__(stream)
 
-    def doRollover(self) -> None:  # noqa: N802  # the library's name
-        super().doRollover()
-        self._redirect_stderr()
+    def emit(self, record: logging.LogRecord) -> None:
+        self.reopen()
+        if self._is_open() and _is_full():
+            self._roll_over()
+        super().emit(record)
 
-    def _redirect_stderr(self) -> None:
-        assert self.stream is not None
-        os.dup2(self.stream.fileno(), 2)
+    def reopen(self) -> None:
+        """Open the file at the path if it is another one than before, as logrotate leaves it.
+
+        As long as that cannot be done the log goes on in the one before.
+        """
+        self.acquire()
+        try:
+            if not self._is_open():
+                with suppress(OSError):
+                    self._open()
+        finally:
+            self.release()
+
+    def _is_open(self) -> bool:
+        with suppress(OSError):
+            return os.path.samestat(os.lstat(self._path), os.fstat(2))
+        return False
+
+    def _open(self) -> None:
+        # Not blocking: a pipe without a reader is an error.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
+        file = os.open(self._path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        os.dup2(file, 2)
+        os.close(file)
+
+    def _roll_over(self) -> None:
+        """Begin a new file. The one before replaces the one before that, but no other file."""
+        kept = f"{self._path}.old"
+        if _is_free(kept):
+            with suppress(OSError):
+                os.rename(self._path, kept)
+            self.reopen()
+
+
+def _is_full() -> bool:
+    found = os.fstat(2)
+    return stat.S_ISREG(found.st_mode) and found.st_size >= MAX_SIZE
+
+
+def _is_free(path: str) -> bool:
+    """Whether there is no file, or one that is a log of ours."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+    try:
+        return bool(_LINE.search(os.read(file, _LINE_SEARCH)))
+    except OSError:
+        return False
+    finally:
+        os.close(file)
 
 
 def log_to(path: str, level: str) -> None:
@@ -83,6 +143,13 @@ def _begin(handler: logging.Handler, formatter: logging.Formatter, level: str) -
     logging.basicConfig(handlers=[handler])
     logging.getLogger("httpx").setLevel(logging.WARNING)
     set_level(level)
+
+
+def reopen_file() -> None:
+    """Open the log file again if it is another one."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _LogFile):
+            handler.reopen()
 
 
 def set_level(level: str) -> None:

@@ -9,7 +9,7 @@ import trio
 
 from skymount.config import Config
 from skymount.config_portals import CREDENTIALS
-from skymount.daemon.log import set_level
+from skymount.daemon.log import reopen_file, set_level
 from skymount.errors import SkymountError
 from skymount.fs.registry.lookup import KeyTreeLookup
 from skymount.fs.skylinks.directory import SkylinksDirectory
@@ -91,10 +91,11 @@ class Reloader:
     retry: SpoolRetry
 
     async def reload(self) -> None:
-        """Read it again, and resolve names again that are used from now on.
+        """Read it again, and resolve names again that are used from now on. Open the log again.
 
         A configuration with an error changes nothing.
         """
+        reopen_file()
         self.resolver.outdate_all()
         try:
             new = await trio.to_thread.run_sync(self.reread)

@@ -3,12 +3,16 @@
 Who may use a file is decided in `private`; errors are the callers' to translate.
 """
 
+import errno
 import os
 import select
 from contextlib import suppress
 from pathlib import Path
 
 from skymount import file_permissions
+
+# What file systems without hard links answer.
+_NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
@@ -59,18 +63,20 @@ def replace(
     temporary: str | Path | None = None,
     mode: int = 0o600,
     within: int | None = None,
+    force: bool = True,
 ) -> None:
     """Put a file in place of the one at `path`, if there is one; durable once this returns.
 
-    Writers take turns: the caller holds a lock. The file is made as `temporary`, by default
-    ``<path>.new``; what a killed writer left there is removed.
+    FileExistsError if there is one and `force` is off. Writers take turns: the caller holds a lock.
+    The file is made as `temporary`, by default ``<path>.new``; what a killed writer left there is
+    removed.
     """
     temporary = f"{path}.new" if temporary is None else temporary
     with suppress(FileNotFoundError):
         os.unlink(temporary, dir_fd=within)
     try:
         create(temporary, data, mode=mode, within=within)
-        os.rename(temporary, path, src_dir_fd=within, dst_dir_fd=within)
+        move(temporary, path, source=within, target=within, force=force)
     except BaseException:
         with suppress(OSError):
             os.unlink(temporary, dir_fd=within)
@@ -79,6 +85,32 @@ def replace(
         sync_directory(Path(path).parent)
     else:
         os.fsync(within)
+
+
+def move(
+    old: str | bytes | Path,
+    new: str | bytes | Path,
+    *,
+    source: int | None = None,
+    target: int | None = None,
+    force: bool,
+) -> None:
+    """Move a file, between open directories if given; FileExistsError for a name that is taken,
+    without `force`.
+    """
+    if force:
+        os.rename(old, new, src_dir_fd=source, dst_dir_fd=target)
+        return
+    try:
+        os.link(old, new, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
+        os.unlink(old, dir_fd=source)
+    except OSError as error:
+        if error.errno != errno.EEXIST and error.errno not in _NO_HARD_LINKS:
+            raise
+        with suppress(FileNotFoundError):
+            os.lstat(new, dir_fd=target)
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(new)) from None
+        os.rename(old, new, src_dir_fd=source, dst_dir_fd=target)
 
 
 def sync_directory(path: str | Path) -> None:

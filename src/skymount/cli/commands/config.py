@@ -83,11 +83,8 @@ def init(portals: tuple[str, ...], dialect: str | None, force: bool, file: str |
             f"{path}: it exists already; edit it, or replace it with --force"
         )
     file_permissions.make_directory(path.parent)
-    if force:
-        atomic_file.replace(path, content)
-    else:
-        atomic_file.create(path, content)
-        atomic_file.sync_directory(path.parent)
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    atomic_file.replace(path, content, temporary=aside, force=force)
     click.echo(str(path))
 
 

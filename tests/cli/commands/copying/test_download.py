@@ -356,7 +356,13 @@ def test_a_portal_that_breaks_off_leaves_what_was_there(
 
 @pytest.mark.parametrize("path", ["", "/b"])
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("number", "code"),
+    [
+        (signal.SIGINT, 130),
+        (signal.SIGTERM, 143),
+        (signal.SIGHUP, 129),
+        (signal.SIGQUIT, 131),
+    ],
 )
 def test_a_signal_leaves_nothing(
     box: Sandbox, work: Path, fake: FakePortal, path: str, number: int, code: int

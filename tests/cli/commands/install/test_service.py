@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,17 @@ def test_the_unit_runs_this_very_installation(home: Sandbox) -> None:
     program = Path(command.removeprefix("ExecStart=").split()[0])
     assert program.is_absolute()
     assert command.endswith(" mount --foreground --name %i")
+
+
+@pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="these tests do not run in a .venv")
+def test_the_unit_names_the_path_that_was_called(home: Sandbox, tmp_path: Path) -> None:
+    """`.venv` is a link, which later leads to another environment."""
+    with_systemctl(home)
+    link = tmp_path / "venv"
+    link.symlink_to(sys.prefix)
+    assert home.run(link / "bin/skymount", "service", "install", "home").returncode == 0
+    unit = (units(home) / "skymount@.service").read_text()
+    assert f"\nExecStart={link}/bin/skymount mount " in unit
 
 
 def test_a_program_that_the_unit_finds_is_not_named(home: Sandbox) -> None:

@@ -1,15 +1,19 @@
 """``skymount portal list`` and its siblings, while a portal runs and while not."""
 
 import json
+import os
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.mount.keys import until
 from tests.portal_commands import ABSENT, upload, use
 from tests.portal_process import portal_process
 from tests.server.http_client import Client
 from tests.server.storage.stored import damage
-from tests.skymount_process import Sandbox
+from tests.skymount_process import LIMIT, SKYMOUNT, Sandbox
 
 COMMANDS = [
     f"portal {name}"
@@ -89,3 +93,43 @@ def test_export_and_import(sandbox: Sandbox, tmp_path: Path) -> None:
     assert (done["skyfiles"], done["problems"]) == (3, [])
     rows = json.loads(sandbox.succeed("portal", "list", "--json", "--data", other))
     assert link in [row["skylink"] for row in rows]
+
+
+@pytest.mark.parametrize("number", ["INT", "TERM", "HUP", "QUIT", "KILL"])
+def test_an_export_that_is_ended(sandbox: Sandbox, tmp_path: Path, number: str) -> None:
+    """No archive has its name; a signal that can be caught leaves nothing, and the next export is
+    as usual.
+    """
+    data, place = tmp_path / "data", tmp_path / "backup"
+    place.mkdir()
+    with portal_process(data) as portal, Client(base_url=portal.url) as client:
+        client.upload_file("big", bytes(8 << 20))
+    (payload,) = data.rglob("payload")
+    payload.rename(tmp_path / "payload")
+    os.mkfifo(payload)  # which the export waits for
+    command = [*SKYMOUNT, "portal", "export", place / "portal.tar", "--data", data]
+    with subprocess.Popen(command, env=sandbox.env, stderr=subprocess.PIPE) as process:
+        until(lambda: list(place.glob(".skymount-*.part/tree/portal.tar")))
+        process.send_signal(signal.Signals[f"SIG{number}"])
+        _, said = process.communicate(timeout=LIMIT)
+    assert said.strip() == b""
+    if number == "KILL":
+        assert not (place / "portal.tar").exists()
+    else:
+        assert process.returncode == 128 + signal.Signals[f"SIG{number}"]
+        assert os.listdir(place) == []
+    (tmp_path / "payload").rename(payload)
+    sandbox.succeed("portal", "export", place / "portal.tar", "--data", data)
+
+
+def test_an_export_into_a_pipe_that_nobody_reads_can_be_ended(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
+        client.upload_file("big", bytes(1 << 20))
+    command = [*SKYMOUNT, "portal", "export", "-", "--data", tmp_path]
+    with subprocess.Popen(command, env=sandbox.env, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.read(1)
+        process.terminate()
+        assert process.wait(LIMIT) == 143

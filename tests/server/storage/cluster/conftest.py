@@ -48,7 +48,7 @@ def s3rver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if shutil.which("node") is None:
         pytest.skip("node is not installed: apt-get install npm")
     if not S3RVER.exists():
-        pytest.skip("s3rver is not installed: npm install --prefix .venv/s3rver s3rver@3.7.1")
+        pytest.skip("s3rver is not installed: npm install --prefix .venvs/s3rver s3rver@3.7.1")
     with running_s3rver(tmp_path_factory.mktemp("s3rver")) as url:
         yield url
 

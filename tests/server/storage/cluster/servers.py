@@ -20,7 +20,7 @@ import httpx
 from tests.ports import unused_port
 
 ROOT = Path(__file__).resolve().parents[4]
-S3RVER = ROOT / ".venv/s3rver/node_modules/.bin/s3rver"
+S3RVER = ROOT / ".venvs/s3rver/node_modules/.bin/s3rver"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "S3RVER", "AWS_SECRET_ACCESS_KEY": "S3RVER"}
 BUCKET = "portals"
 WITH_PASSWORD = "guarded"

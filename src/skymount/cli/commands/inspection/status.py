@@ -1,7 +1,6 @@
 """``skymount status``: how the mounts of this user are doing."""
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -81,7 +80,6 @@ def _print(answers: "Sequence[MountAnswer]", as_json: bool) -> None:
 
 def _watch(ask: "Callable[[], Sequence[MountAnswer]]", as_json: bool) -> None:
     """Show it each second until interrupted; a broken pipe is left to the caller."""
-    signal.signal(signal.SIGTERM, _exit_on_signal)  # a terminal is left as it was
     with suppress(KeyboardInterrupt):
         if os.isatty(1) and not as_json:
             _redraw(ask)
@@ -91,10 +89,6 @@ def _watch(ask: "Callable[[], Sequence[MountAnswer]]", as_json: bool) -> None:
                 click.echo()
             sys.stdout.flush()
             time.sleep(_INTERVAL)
-
-
-def _exit_on_signal(number: int, _: object) -> NoReturn:
-    raise SystemExit(128 + number)
 
 
 def _redraw(ask: "Callable[[], Sequence[MountAnswer]]") -> NoReturn:

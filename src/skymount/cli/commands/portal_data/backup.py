@@ -1,9 +1,10 @@
 """``skymount portal export`` and ``import``: a portal as one tar archive."""
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -12,7 +13,6 @@ import click
 from skymount.cli import completion
 from skymount.cli.commands.portal_data.storage_options import with_storage
 from skymount.cli.output import emit, json_option, progress, readable_size, warn
-from skymount.storage import atomic_file
 
 if TYPE_CHECKING:
     from skymount.server.config import PortalConfig
@@ -24,22 +24,22 @@ _file = click.argument(
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file that others cannot read; it is removed if it does not become whole."""
+    """Yield a file that others cannot read; it gets its name once the block has succeeded."""
     if str(path) == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with open(descriptor, "wb") as file:
+    from skymount.cli.staging import StagingDirectory
+
+    parent, name = os.path.split(os.fsencode(path))
+    if os.path.lexists(path):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+    with StagingDirectory(os.fsdecode(parent)) as staging:
+        with open(staging.create(name, 0o600), "wb") as file:
             yield file
             file.flush()
-            os.fsync(descriptor)
-        atomic_file.sync_directory(path.parent)
-    except BaseException:
-        with suppress(OSError):
-            path.unlink()
-        raise
+            os.fsync(file.fileno())
+        staging.place_file(name)
 
 
 @click.command("export")
