@@ -87,7 +87,8 @@ class PortalError(SkymountError):
         self.retry_after: float | None = None
 
     def __str__(self) -> str:
-        where = " ".join(filter(None, (self.method, self.url)))
+        is_named = self.unreached is not None  # the message has the address already
+        where = "" if is_named else " ".join(filter(None, (self.method, self.url)))
         said = f"{self.message} ({where})" if where else self.message
         return f"{said.rstrip('.')}; {self.advice}" if self.advice else said
 

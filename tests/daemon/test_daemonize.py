@@ -83,7 +83,7 @@ def test_warnings(sandbox: Sandbox) -> None:
     try:
         done = start(sandbox, mountpoint)
         warning = (
-            f"{_NOBODY} does not answer yet: all attempts to connect to {_NOBODY[7:]} failed; "
+            f"{_NOBODY} does not answer yet: Connection refused; "
             "is the portal running, and is the port right?; the tree works once it does"
         )
         assert done.stdout.startswith(f"portals: {_NOBODY} warnings: [{warning!r}]\n")

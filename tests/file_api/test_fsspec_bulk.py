@@ -295,7 +295,10 @@ def test_put_leaves_out_what_is_hardly_meant(
         link = real.put(directory, recursive=True)
     assert real.ls(link, detail=False) == [f"{link.removeprefix('skylink://')}/a"]
     texts = [str(each.message) for each in told]
-    assert texts[0].endswith("left out: .env, .ssh, id_rsa; take_all=True takes them along")
+    reasons = {".env": "secrets, by its name", ".ssh": "secrets, by its name"}
+    named = [f"{directory}/{name}: {reason}" for name, reason in reasons.items()]
+    named.append(f"{directory}/id_rsa: a private key; take_all=True takes it along")
+    assert texts[0] == f"left out: {'; '.join(named)}"
     assert "empty, and not part of the upload" in texts[1]
     assert {each.filename for each in told} == {__file__}
     (directory / "empty").rmdir()
@@ -303,6 +306,21 @@ def test_put_leaves_out_what_is_hardly_meant(
         warnings.simplefilter("error")
         link = real.put(directory, recursive=True, take_all=True)
     assert len(real.find(link)) == 5
+
+
+def test_put_and_links(real: SkylinkFileSystem, tree: Callable[..., Path]) -> None:
+    """P12: what links lead to outside is left out, what cannot be uploaded is an error."""
+    directory = tree({"a": b"1"})
+    (directory.parent / "outside").write_bytes(b"2")
+    (directory / "link").symlink_to("../outside")
+    with pytest.warns(UserWarning, match=r"outside; follow_outside=True takes it along"):
+        assert len(real.find(real.put(directory, recursive=True))) == 1
+    (directory / "gone").symlink_to("absent")
+    with pytest.raises(ValueError, match="gone: a link to nothing"):
+        real.put(directory, recursive=True, follow_outside=True)
+    with pytest.warns(UserWarning, match="gone: a link to nothing"):
+        link = real.put(directory, recursive=True, follow_outside=True, skip_special=True)
+    assert len(real.find(link)) == 2
 
 
 def test_what_cannot_be_put(

@@ -109,6 +109,13 @@ MACHINES = [
         breaks=lambda namespace, _: namespace.do("chmod", "600", DEVICE) and None,
     ),
     Machine(
+        "nodev",
+        DEVICE,
+        "it cannot be opened: Permission denied",
+        IN_CONTAINER,
+        breaks=bind(DEVICE, DEVICE, "bind,nodev"),
+    ),
+    Machine(
         "no helper",
         HELPER,
         "it is missing",
@@ -136,7 +143,7 @@ MACHINES = [
         "no_new_privs",
         RIGHT,
         "no_new_privs keeps fusermount3 from getting its rights",
-        "start this without it (NoNewPrivileges= of systemd, ",
+        "start this without NoNewPrivileges= (systemd) or `--security-opt no-new-privileges`",
         prefix=["--no-new-privs"],
         is_nobody=True,
         before=REFUSED,
@@ -246,6 +253,14 @@ def test_the_right_to_mount_is_tried(sandbox: Sandbox, mount_namespace: Namespac
     assert "ok       right to mount: tried, where nobody sees it\n" in said
     watcher.stdin.close()
     assert watcher.stdout.readline() == b"0\n"
+
+
+def test_a_daemon_in_the_foreground_says_the_same(sandbox: Sandbox) -> None:
+    path = sandbox.directory()
+    inside = sandbox.within(["setpriv", "--bounding-set=-sys_admin"])
+    options = ("--foreground", "--portal", "http://127.0.0.1:9")
+    said = inside.fail_of_many_lines("mount", path, *options, code=4)
+    assert said.startswith(f"{path}: {REFUSED}{TAKEN}; {IN_CONTAINER}")
 
 
 @pytest.mark.parametrize("capability", [b"", struct.pack("<5I", 0x02000001, 1 << 21, 0, 0, 0)])

@@ -5,9 +5,11 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import click
+
+from skymount.wording import readable_size
 
 Progress = Callable[[int, int | None], None]  # (bytes done, bytes in all or None if not known)
 
@@ -15,7 +17,6 @@ Progress = Callable[[int, int | None], None]  # (bytes done, bytes in all or Non
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
@@ -32,13 +33,6 @@ def _escaped(match: re.Match[str]) -> str:
     return match[0].encode("unicode_escape").decode()
 
 
-def readable_size(size: int) -> str:
-    """Return a number of bytes for people: ``1.5 MiB``."""
-    power = max(0, min(len(_UNITS) - 1, (size.bit_length() - 1) // 10))
-    shown = size / (1 << 10 * power)
-    return f"{shown:.1f}".removesuffix(".0") + f" {_UNITS[power]}"
-
-
 def emit(value: object, as_json: bool, lines: Iterable[str]) -> None:
     """Print a result: the value as one line of JSON, or the lines."""
     if as_json:
@@ -52,6 +46,30 @@ def emit(value: object, as_json: bool, lines: Iterable[str]) -> None:
 def warn(text: str) -> None:
     """Print a warning."""
     click.echo(f"skymount: warning: {escape(text)}", err=True)
+
+
+class _InterruptedError(click.ClickException):
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc]  # click has it on the class
+
+
+@contextmanager
+def interruption(outcome: str | Callable[[], str]) -> Iterator[None]:
+    """Say what was done and what was not if a signal ends the command meanwhile."""
+    from skymount.cli import ENDING_SIGNALS, EXIT_INTERRUPTED
+
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as error:
+        code = error.code if isinstance(error, SystemExit) else EXIT_INTERRUPTED
+        if code not in (EXIT_INTERRUPTED, *(128 + each for each in ENDING_SIGNALS)):
+            raise
+        with suppress(OSError):
+            if os.isatty(2):
+                click.echo(err=True)  # behind ^C
+        said = outcome if isinstance(outcome, str) else outcome()
+        raise _InterruptedError(f"interrupted: {said}", code) from None
 
 
 @contextmanager

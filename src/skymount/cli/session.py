@@ -10,14 +10,14 @@ from contextlib import (
     contextmanager,
     suppress,
 )
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
 from skymount.cli import ENDING_SIGNALS
 from skymount.cli.key_argument import EntryArgument, open_ledger
-from skymount.cli.output import warn
+from skymount.cli.output import interruption, warn
 from skymount.config import Config
 from skymount.errors import (
     CacheError,
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from skymount.portal.registry.lazy_registry import LazyRegistry
     from skymount.portal.registry.verified_registry import VerifiedRegistry
     from skymount.wire.key_pair import SigningKeyPair
+    from skymount.wire.registry_entry import SignedEntry
 
 T = TypeVar("T")
 
@@ -68,6 +69,18 @@ class WriteSession:
     ledger: "Ledger"
     policy: WritePolicy
     """How many portals must have what is written."""
+    before: "dict[EntryId, SignedEntry | None]" = field(default_factory=dict)
+    """The newest known revision of each entry as its change began."""
+
+    def outcome(self) -> str:
+        """Say what became of the changes, if something else than an error ended them."""
+        pending = {(each.public_key, each.tweak) for each in self.ledger.pending()}
+        for entry, before in self.before.items():
+            if (entry.public_key, entry.tweak) in pending:
+                return "the change is kept, see `skymount registry pending`"
+            if self.ledger.newest_entry(entry.public_key, entry.tweak) != before:
+                return "the entry was changed, but not all portals have answered"
+        return "the entry is as it was"
 
     @property
     def dialect(self) -> Dialect:
@@ -99,6 +112,7 @@ class WriteSession:
 
     @contextmanager
     def _explaining_spool(self, entry: "EntryId") -> Iterator[None]:
+        self.before[entry] = self.ledger.newest_entry(entry.public_key, entry.tweak)
         try:
             yield
         except (PortalError, FrozenEntryError) as error:
@@ -169,7 +183,8 @@ def run_with_revision(
             )
             raise
 
-    with open_ledger() as ledger:
+    unsure = "the portal may have taken it, see `skymount registry get`"
+    with open_ledger() as ledger, interruption(unsure):
         return run_with_client(settings, main, ledger, writes=True)
 
 
@@ -209,18 +224,31 @@ def run_with_registry(
     return _run(main)
 
 
-def run_with_writes(settings: Config, function: Callable[[WriteSession], Awaitable[T]]) -> T:
-    """Run a function that changes entries; StorageError when the ledger cannot be used."""
+def run_with_writes(
+    settings: Config,
+    function: Callable[[WriteSession], Awaitable[T]],
+    interrupted: str = "",
+) -> T:
+    """Run a function that changes entries; StorageError when the ledger cannot be used.
+
+    `interrupted` is what to say if a signal ends it, in place of what became of the entry.
+    """
     from skymount.cli.pending_entries import warn_of_dropped
     from skymount.portal.registry.verified_registry import VerifiedRegistry
 
-    with open_ledger() as ledger:
+    begun: list[WriteSession] = []
+
+    def outcome() -> str:
+        return interrupted or (begun[0].outcome() if begun else "nothing was changed")
+
+    with open_ledger() as ledger, interruption(outcome):
 
         async def main() -> T:
             async with _open_portals(settings) as portals:
                 policy = settings.registry_writes
                 registry = VerifiedRegistry(portals, ledger, gave_up=warn_of_dropped, policy=policy)
-                return await function(WriteSession(portals, registry, ledger, policy))
+                begun.append(WriteSession(portals, registry, ledger, policy))
+                return await function(begun[0])
 
         return _run(main)
 

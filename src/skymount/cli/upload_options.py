@@ -1,36 +1,84 @@
 """The options of commands that upload a directory, and what they say of what is left out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from skymount.cli.output import escape, warn
-from skymount.upload_selection import UploadSelection
+from skymount.errors import MalformedError
+from skymount.upload_selection.selection import SelectionRules, UnusableFilesError, options
+
+if TYPE_CHECKING:
+    from skymount.portal.client.upload import UploadBody
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_ADVICE = {
+    "take_all": "--all takes along secrets and the like",
+    "follow_outside": "--follow-outside takes along what links lead to outside",
+}
 
-def report(path: Path, selection: UploadSelection) -> None:
-    """Say in one line what was left out though no pattern of the user's asked for it; warn of empty
-    directories, which are not uploaded.
+
+def prepared(
+    paths: Iterable[Path],
+    rules: SelectionRules,
+    *,
+    name: str = "",
+    query: Iterable[tuple[str, str]] = (),
+) -> "list[UploadBody]":
+    """Prepare the upload of files and directories, a body for each.
+
+    A line on stderr names each thing that is left out, or that cannot be uploaded.
     """
-    from skymount.portal.client.upload_source import empty_directories
+    from skymount.portal.client.upload import UploadBody
 
-    if text := selection.report():
-        click.echo(f"skymount: left out: {escape(text)}; --all takes them along", err=True)
-    for empty in empty_directories(path, selection.skips):
+    bodies, unusable = [], []
+    for path in paths:
+        try:
+            bodies.append(UploadBody.of_path(path, name=name, query=tuple(query), rules=rules))
+        except UnusableFilesError as error:
+            unusable += error.files
+    if len(unusable) == 1:
+        raise MalformedError(
+            f"nothing is uploaded: {unusable[0]}; --skip-special goes on without it"
+        )
+    if unusable:
+        for each in unusable:
+            _say(f"{each.path}: {each.reason}")
+        raise MalformedError(
+            f"nothing is uploaded, as {len(unusable)} files or directories cannot be; "
+            "--skip-special goes on without them"
+        )
+    left_out = [each for body in bodies for each in body.selection.left_out]
+    for each in left_out:
+        _say(f"left out: {each.path}: {each.reason}")
+    if advice := [_ADVICE[option] for option in options(left_out)]:
+        _say("; ".join(advice))
+    for empty in (each for body in bodies for each in body.selection.empty):
         warn(f"{empty}: empty, and not part of the upload")
+    return bodies
+
+
+def _say(text: str) -> None:
+    click.echo(f"skymount: {escape(text)}", err=True)
 
 
 def selection_options(command: F) -> F:
-    """Add ``--exclude`` and ``--all``; the command gets `selection`."""
+    """Add the options that say what of a directory is taken; the command gets `rules`."""
     from functools import wraps
 
     @wraps(command)
-    def with_selection(excludes: tuple[str, ...], take_all: bool, **parameters: Any) -> Any:
-        return command(selection=UploadSelection(take_all, excludes), **parameters)
+    def with_rules(
+        excludes: tuple[str, ...],
+        take_all: bool,
+        follow_outside: bool,
+        skip_special: bool,
+        **parameters: Any,
+    ) -> Any:
+        rules = SelectionRules(take_all, excludes, follow_outside, skip_special)
+        return command(rules=rules, **parameters)
 
     options = (
         click.option(
@@ -46,8 +94,18 @@ def selection_options(command: F) -> F:
             is_flag=True,
             help="Take along .git, .env, .ssh, private keys and the like, too.",
         ),
+        click.option(
+            "--follow-outside",
+            is_flag=True,
+            help="Take along what links lead to outside of the directory.",
+        ),
+        click.option(
+            "--skip-special",
+            is_flag=True,
+            help="Go on without FIFOs, sockets, links to nothing, and what cannot be read.",
+        ),
     )
-    found: Any = with_selection
+    found: Any = with_rules
     for option in reversed(options):
         found = option(found)
     return cast("F", found)

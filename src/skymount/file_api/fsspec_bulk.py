@@ -25,6 +25,7 @@ from skymount.file_api.saving import replacing, save
 from skymount.file_api.session import Extent
 from skymount.file_api.sessions import SESSIONS
 from skymount.file_api.uploading import upload
+from skymount.upload_selection.selection import SelectionRules
 
 Bytes = bytes | Exception
 
@@ -265,11 +266,14 @@ class BulkOperations(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
         maxdepth: int | None = None,
         *,
         take_all: bool = False,
+        follow_outside: bool = False,
+        skip_special: bool = False,
     ) -> str:
         """Upload a file, or with `recursive` a directory; return its link, ``skylink://…``.
 
         That is always a new skylink, so `rpath` stays empty. What `skymount upload` leaves out is
-        left out with a warning, unless `take_all`.
+        left out with a warning, unless `take_all`; so is what links lead to outside of the
+        directory, unless `follow_outside`. `skip_special` goes on without what cannot be uploaded.
         """
         if self.protocol != SKYLINK or self._strip_protocol(rpath):
             raise no_change(rpath or f"{self.protocol}://")
@@ -282,7 +286,10 @@ class BulkOperations(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
             raise os_error(2, path)
         if path.is_dir() and not recursive:
             raise IsADirectoryError(*os_error(21, path, "add recursive=True").args, str(path))
-        skylink = upload(self.files, path, take_all=take_all, progress=partial(_report, callback))
+        rules = SelectionRules(
+            take_all=take_all, follow_outside=follow_outside, skip_special=skip_special
+        )
+        skylink = upload(self.files, path, rules, partial(_report, callback))
         return f"{SKYLINK}://{skylink}"
 
 

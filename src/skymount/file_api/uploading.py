@@ -10,26 +10,28 @@ from skymount.file_api.session import Session
 from skymount.file_api.sessions import SESSIONS
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.upload import UploadBody
-from skymount.portal.client.upload_source import empty_directories
 from skymount.portal.uploads.fallback import upload_to_first
-from skymount.upload_selection import UploadSelection
+from skymount.upload_selection.selection import SelectionRules, listed, options
 from skymount.wire.skylink import Skylink
 
 log = logging.getLogger(__name__)
 
 
 def upload(
-    files: Files, path: Path, *, take_all: bool, progress: Callable[[int, int | None], None]
+    files: Files,
+    path: Path,
+    rules: SelectionRules,
+    progress: Callable[[int, int | None], None],
 ) -> Skylink:
-    """Upload to the first portal that takes it; what `skymount upload` leaves out is left out, with
-    a warning.
+    """Upload to the first portal that takes it. There are warnings of what is left out, as by
+    `skymount upload`.
     """
-    selection = UploadSelection(take_all)
-    body = UploadBody.of_path(path, skips=selection.skips).with_progress(progress)
-    if left_out := selection.report():
-        text = f"{path}: left out: {left_out}; take_all=True takes them along"
-        warnings.warn(text, stacklevel=3)
-    for empty in empty_directories(path, selection.skips):
+    body = UploadBody.of_path(path, rules=rules).with_progress(progress)
+    if left_out := body.selection.left_out:
+        advice = " and ".join(f"{option}=True" for option in options(left_out))
+        more = f"; {advice} takes it along" if advice else ""
+        warnings.warn(f"left out: {listed(left_out)}{more}", stacklevel=3)
+    for empty in body.selection.empty:
         warnings.warn(f"{empty}: empty, and not part of the upload", stacklevel=3)
 
     def warn_of_fallback(error: Exception, then: PortalReader) -> None:

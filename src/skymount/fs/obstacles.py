@@ -10,6 +10,7 @@ import stat
 import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,7 +79,7 @@ def of_device(device: str = DEVICE) -> Obstacle | None:
     except OSError as error:
         if error.errno in (errno.ENODEV, errno.ENXIO):
             return Obstacle("the kernel has no FUSE", "`sudo modprobe fuse`")
-        if error.errno == errno.EACCES:
+        if not os.access(device, os.R_OK | os.W_OK):
             advice = f"let users in with `sudo chmod 666 {device}`, as most systems do"
             return Obstacle("you may not use it", advice)
         return Obstacle(f"it cannot be opened: {error.strerror}", _IN_CONTAINER)
@@ -132,8 +133,8 @@ def of_right() -> Obstacle | None:
     if "\nNoNewPrivs:\t1\n" in status:
         return Obstacle(
             "no_new_privs keeps fusermount3 from getting its rights",
-            "start this without it (NoNewPrivileges= of systemd, in a container "
-            "`--security-opt no-new-privileges`)",
+            "start this without NoNewPrivileges= (systemd) or `--security-opt no-new-privileges` "
+            "(containers)",
         )
     return None if os.geteuid() == 0 else _of_setuid() or _of_mount_max()
 
@@ -153,9 +154,11 @@ def _of_setuid() -> Obstacle | None:
             "mount that one without nosuid, or mount as root",
         )
     found = os.stat(helper)
-    is_setuid = found.st_uid == 0 and found.st_mode & stat.S_ISUID
-    if is_setuid or "security.capability" in os.listxattr(helper):  # which serves as well
+    if found.st_uid == 0 and found.st_mode & stat.S_ISUID:
         return None
+    with suppress(OSError):
+        if "security.capability" in os.listxattr(helper):  # which serves as well
+            return None
     return Obstacle(
         f"{helper} is not setuid root, so only root can mount",
         f"`sudo chown root {helper} && sudo chmod u+s {helper}`, or install the package fuse3 "

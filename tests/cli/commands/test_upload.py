@@ -70,11 +70,15 @@ def test_a_file_of_an_odd_name(sandbox: Sandbox, portal: str, name: str) -> None
     assert httpx.get(f"{portal}/{out.rstrip()}").content == b"odd"
 
 
-def test_links_to_files_are_followed(sandbox: Sandbox, file: Path, portal: str) -> None:
-    (sandbox.root / "site").mkdir()
-    (sandbox.root / "site/link").symlink_to(file)
-    skylink = sandbox.upload(sandbox.root / "site", portal)
-    assert httpx.get(f"{portal}/{skylink}/link").content == b"content"
+def test_links_are_followed(sandbox: Sandbox, portal: str) -> None:
+    site = sandbox.directory("site")
+    (site / "sub").mkdir()
+    (site / "sub/file").write_text("content")
+    (site / "file").symlink_to("sub/file")
+    (site / "dir").symlink_to("sub")
+    skylink = sandbox.upload(site, portal)
+    for path in ("file", "dir/file", "sub/file"):
+        assert httpx.get(f"{portal}/{skylink}/{path}").content == b"content"
 
 
 def test_standard_input(sandbox: Sandbox, portal: str) -> None:
@@ -116,7 +120,8 @@ def test_an_interrupt_while_standard_input_keeps_us_waiting(sandbox: Sandbox, po
         process.send_signal(signal.SIGINT)
         assert process.wait(LIMIT) == 130
         assert process.stderr is not None
-        assert process.stderr.read().strip() == b""
+        said = process.stderr.read().decode().strip()
+        assert said == "skymount: interrupted: no portal has confirmed -: upload it again"
     finally:
         end(process)
 
@@ -185,7 +190,7 @@ def test_what_is_not_a_regular_file(sandbox: Sandbox, portal: str) -> None:
     directory = sandbox.directory("site")
     os.mkfifo(directory / "pipe")
     said = sandbox.fail("upload", "--portal", portal, directory, code=2)
-    assert f"{directory}/pipe: only regular files can be uploaded" in said
+    assert f"{directory}/pipe: a FIFO" in said
 
 
 def test_a_pipe_by_itself(sandbox: Sandbox, portal: str) -> None:
@@ -193,13 +198,6 @@ def test_a_pipe_by_itself(sandbox: Sandbox, portal: str) -> None:
     os.mkfifo(sandbox.root / "pipe")
     said = sandbox.fail("upload", "--portal", portal, "pipe", code=2)
     assert "pipe" in said
-
-
-def test_a_link_to_a_directory(sandbox: Sandbox, portal: str) -> None:
-    directory = sandbox.directory("site")
-    (directory / "loop").symlink_to(".")
-    said = sandbox.fail("upload", "--portal", portal, "site", code=2)
-    assert "site/loop: links to directories are not followed" in said
 
 
 def test_a_link_to_nothing(sandbox: Sandbox, portal: str) -> None:
@@ -240,12 +238,12 @@ def test_a_portal_that_is_away(sandbox: Sandbox, file: Path) -> None:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         said = sandbox.fail("upload", "--portal", url, file)
     assert "cannot be reached" in said
-    assert url in said
+    assert said.count(url[7:]) == 1
 
 
 def test_a_bad_portal_url(sandbox: Sandbox, file: Path) -> None:
     said = sandbox.fail("upload", "--portal", "portal.example", file, code=2)
-    assert "it looks like https://portal.example" in said
+    assert said.endswith("write https://portal.example")
 
 
 def test_the_portal_of_the_configuration_is_used(sandbox: Sandbox, file: Path, portal: str) -> None:

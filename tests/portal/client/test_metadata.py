@@ -112,7 +112,7 @@ async def test_largest_content(portal: PortalProcess):
     async with PortalClient(portal.url) as client:
         result = await client.upload_file(b"12345", custom_filename="f")
         assert (await client.get_file_content(str(result), max_size=5)).data == b"12345"
-        with pytest.raises(BadContentError, match="longer than 4 bytes"):
+        with pytest.raises(BadContentError, match="longer than 4 B"):
             await client.get_file_content(str(result), max_size=4)
         empty = await client.upload_file(b"", custom_filename="f")
         assert (await client.get_file_content(str(empty), max_size=0)).data == b""

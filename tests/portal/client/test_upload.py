@@ -20,7 +20,7 @@ from skymount.errors import (
 )
 from skymount.portal.client.client import PortalClient
 from skymount.portal.client.upload import UploadBody
-from skymount.portal.client.upload_source import UPLOAD_CHUNK_SIZE, UploadSource, directory_sources
+from skymount.portal.client.upload_source import UPLOAD_CHUNK_SIZE, UploadSource
 from skymount.portal.options import UploadProgress
 from skymount.wire.http.multipart import PartHeader
 from skymount.wire.http.responses import UploadResult
@@ -264,33 +264,29 @@ async def test_file_that_vanishes(tmp_path: Path):
         await bytes_of(body)
 
 
-async def test_link_to_a_file(tmp_path: Path):
-    """A link to a file is the file."""
-    (tmp_path / "d").mkdir()
-    (tmp_path / "target").write_bytes(b"linked")
-    (tmp_path / "d/link").symlink_to("../target")
-    assert await contents(tmp_path / "d") == [("link", b"linked")]
+@pytest.mark.parametrize("where", ["file", "folder", "link"])
+async def test_another_file_in_the_place_of_the_one_that_was_looked_at(tmp_path: Path, where: str):
+    """It is refused, whatever leads to it."""
+    (tmp_path / "d/sub").mkdir(parents=True)
+    (tmp_path / "d/sub/f").write_bytes(b"abc")
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret/f").write_bytes(b"xyz")
+    body = UploadBody.of_path(tmp_path / "d")
+    if where == "folder":
+        (tmp_path / "d/sub").rename(tmp_path / "away")
+        (tmp_path / "d/sub").symlink_to(tmp_path / "secret")
+    else:
+        (tmp_path / "d/sub/f").rename(tmp_path / "away")
+        if where == "file":
+            (tmp_path / "d/sub/f").write_bytes(b"xyz")
+        else:
+            (tmp_path / "d/sub/f").symlink_to(tmp_path / "secret/f")
+    with pytest.raises(MalformedError, match="/d/sub/f: another file is in its place now"):
+        await bytes_of(body)
 
 
-def test_links_that_cannot_be_followed(tmp_path: Path):
-    """Loops, broken links and links to directories are errors that name them."""
-    (tmp_path / "d").mkdir()
-    (tmp_path / "d/self").symlink_to(".")
-    with pytest.raises(MalformedError, match="/d/self: links to directories are not followed"):
-        directory_sources(tmp_path / "d")
-    (tmp_path / "d/self").unlink()
-    (tmp_path / "d/broken").symlink_to("nowhere")
-    with pytest.raises(MalformedError, match="/d/broken: a link to nothing"):
-        directory_sources(tmp_path / "d")
-    (tmp_path / "d/broken").unlink()
-    (tmp_path / "d/loop").symlink_to("loop")
-    with pytest.raises(OSError, match="symbolic links"):
-        directory_sources(tmp_path / "d")
-
-
-@pytest.mark.parametrize("directly", [True, False])
 @pytest.mark.parametrize("kind", ["fifo", "socket"])
-def test_special_files(tmp_path: Path, kind: str, directly: bool):
+def test_special_files(tmp_path: Path, kind: str):
     """What is not a regular file is refused by its name, and not opened: that might block."""
     path = tmp_path / kind
     if kind == "fifo":
@@ -299,7 +295,7 @@ def test_special_files(tmp_path: Path, kind: str, directly: bool):
         with socket.socket(socket.AF_UNIX) as server:
             server.bind(os.path.relpath(path))
     with pytest.raises(MalformedError, match="only regular files"):
-        UploadBody.of_path(path if directly else tmp_path)
+        UploadBody.of_path(path)
 
 
 def test_device():
@@ -331,12 +327,6 @@ def test_nothing_to_send(tmp_path: Path):
         UploadBody.of_path(tmp_path)
     with pytest.raises(FileNotFoundError):
         UploadBody.of_path(tmp_path / "none")
-
-
-def test_directory_that_cannot_be_read(tmp_path: Path):
-    """A directory that vanishes while it is walked is an error, not an empty directory."""
-    with pytest.raises(FileNotFoundError):
-        directory_sources(tmp_path / "none")
 
 
 def test_source_of_a_file(tmp_path: Path):
@@ -378,6 +368,24 @@ async def test_custom_names(portal: PortalProcess, tmp_path: Path):
         assert (await metadata_of(client, named))["filename"] == "other é"
         dots = await client.upload_directory(tmp_path / "site/../site/.")
         assert dots == plain
+
+
+async def test_links_and_secrets_of_a_directory(portal: PortalProcess, tmp_path: Path):
+    """All is taken but loops and what links lead to outside, of which there is a warning."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/.env").write_bytes(b"a")
+    (tmp_path / "site/.skymountignore").write_bytes(b".env")
+    (tmp_path / "site/loop").symlink_to(".")
+    (tmp_path / "site/out").symlink_to("../file")
+    (tmp_path / "file").write_bytes(b"b")
+    async with PortalClient(portal.url) as client:
+        with pytest.warns(UserWarning, match="loop: it leads to a folder that it is in; .*/out: "):
+            result = await client.upload_directory(tmp_path / "site")
+        found = (await metadata_of(client, result))["subfiles"]
+        assert sorted(found) == [".env", ".skymountignore"]
+        with pytest.warns(UserWarning, match="loop: [^;]*$"):
+            result = await client.upload_directory(tmp_path / "site", follow_outside=True)
+        assert "out" in (await metadata_of(client, result))["subfiles"]
 
 
 async def test_upload_of_a_mapping(portal: PortalProcess, tmp_path: Path):

@@ -9,7 +9,7 @@ import click
 
 from skymount.cli import completion
 from skymount.cli.options import portal_options, reading_options
-from skymount.cli.output import emit, json_option, progress
+from skymount.cli.output import emit, interruption, json_option, progress
 from skymount.errors import NotFoundError
 from skymount.wire.http import requests
 
@@ -79,7 +79,7 @@ def download(
       skymount hns download example/index.html
       skymount hns download example page.html
     """
-    from skymount.cli.commands.copying.download import check_destination, file_destination
+    from skymount.cli.commands.copying.download import check_destination, file_destination, unsaved
     from skymount.cli.link_target import HNS, ParsedLink, safe_name, warn_of_unverified
     from skymount.cli.session import run_with_client
     from skymount.portal.verify_policy import Verified
@@ -89,14 +89,15 @@ def download(
     domain, path = str(link.root), link.path.decode("utf-8", "surrogateescape")
     shown = f"{domain}/{path}".rstrip("/")
     if destination == "-":
-        run_with_client(settings, lambda client: _copy_out(client, domain, path, shown))
+        with interruption(unsaved(destination)):
+            run_with_client(settings, lambda client: _copy_out(client, domain, path, shown))
         warn_of_unverified(HNS + shown, Verified.NO, settings.verify)
         return
     own = (path or domain).rpartition("/")[2]
     own = "download" if own in (".", "..") else safe_name(own, "download")
     parent, file = file_destination(destination, own, chosen=True, force=force)
     target = Path(parent, file)
-    with progress() as bar:
+    with interruption(unsaved(destination)), progress() as bar:
 
         async def fetch(client: "PortalClient") -> "DownloadResult":
             with _named(shown):

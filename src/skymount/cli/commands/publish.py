@@ -9,13 +9,13 @@ from skymount.cli import completion
 from skymount.cli.key_argument import EntryArgument, hashed_option
 from skymount.cli.options import portal_options
 from skymount.cli.output import emit, json_option, progress
-from skymount.cli.upload_options import report, selection_options
-from skymount.upload_selection import UploadSelection
+from skymount.cli.upload_options import prepared, selection_options
 from skymount.wire.skylink import Skylink
 
 if TYPE_CHECKING:
     from skymount.cli.session import WriteSession
     from skymount.config import Config
+    from skymount.upload_selection.selection import SelectionRules
 
 
 @click.command(short_help="Upload PATH under a link that stays the same.")
@@ -38,7 +38,7 @@ def publish(
     owner: str,
     data_key: str,
     hashed: bool,
-    selection: UploadSelection,
+    rules: "SelectionRules",
     settings: "Config",
     as_json: bool,
 ) -> None:
@@ -57,13 +57,11 @@ def publish(
       ls ~/sky/skylinks/"$(skymount publish site/ --key home --as site)"
     """
     from skymount.cli.session import run_with_writes
-    from skymount.portal.client.upload import UploadBody
     from skymount.wire.registry_entry import entry_link
 
     entry = EntryArgument(owner, data_key, hashed)
     pair = entry.key_pair()
-    body = UploadBody.of_path(path, skips=selection.skips)
-    report(path, selection)
+    [body] = prepared([path], rules)
     with progress() as bar:
 
         async def send(session: "WriteSession") -> "tuple[Skylink, int]":

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import click
 
 from skymount.cli.options import portal_options
-from skymount.cli.output import emit, json_option, progress
-from skymount.cli.upload_options import report, selection_options
-from skymount.upload_selection import UploadSelection
+from skymount.cli.output import emit, interruption, json_option, progress
+from skymount.cli.upload_options import prepared, selection_options
 
 if TYPE_CHECKING:
     from skymount.config import Config
     from skymount.portal.client.upload import UploadBody
     from skymount.portal.failover.portals import Portals
+    from skymount.upload_selection.selection import SelectionRules
     from skymount.wire.http.responses import UploadResult
 
 _STDIN = "-"
@@ -88,20 +88,21 @@ def upload(
     dry_run: bool,
     replicas: int,
     spool: str,
-    selection: UploadSelection,
+    rules: "SelectionRules",
     settings: "Config",
     as_json: bool,
 ) -> None:
     """Upload the file or directory PATH; print its skylink.
 
     Several PATHs are uploaded one after another, and get a skylink each. With - as PATH the file is
-    read from standard input, and --name is required. A symbolic link to a file is uploaded as that
-    file.
+    read from standard input, and --name is required. Symbolic links are followed.
 
     What is uploaded cannot be recalled, so some things in a directory are left out, with a line on
-    stderr: what belongs to version control, .env files, .ssh, .gnupg, private keys, editors' swap
-    files and .DS_Store. --all takes them along. A file .skymountignore in the directory, or below,
-    names what else to leave out, in the syntax of .gitignore; so does --exclude.
+    stderr for each: what belongs to version control, .env, .ssh, private keys and other secrets,
+    editors' swap files, and skymount's own state (--all takes them along), and what links lead to
+    outside of the directory (--follow-outside). A file .skymountignore in the directory, or below,
+    names what else to leave out, in the syntax of .gitignore; so does --exclude. If something
+    cannot be uploaded, such as a FIFO, nothing is: all of it is named (--skip-special).
 
     The first portal that takes it gets it, in the order in which they are configured. If one
     fails, a warning says why, and which one has it in the end. With --replicas the same goes for N
@@ -134,11 +135,21 @@ def upload(
     kept = parse_size(spool)
     if len(settings.portal_urls) < 2:
         kept = 0  # there is no other portal
-    for path in paths:
-        with ExitStack() as stack:
-            body = _body(path, name or "", query, stack, kept, selection)
+    done = 0
+
+    def outcome() -> str:
+        before = f"{done} of {len(paths)} were uploaded; " if len(paths) > 1 else ""
+        return f"{before}no portal has confirmed {paths[done]}: upload it again"
+
+    with ExitStack() as stack, interruption(outcome):
+        if paths == (Path(_STDIN),):
+            bodies = [_standard_input(name or "", query, stack, kept)]
+        else:
+            bodies = prepared(paths, rules, name=name or "", query=query)
+        for body in bodies:
             result = _send(settings, body, replicas)
-        emit(json.loads(result.encode()), as_json, [str(result.skylink)])
+            emit(json.loads(result.encode()), as_json, [str(result.skylink)])
+            done = min(done + 1, len(paths) - 1)
 
 
 def _send(settings: "Config", body: "UploadBody", replicas: int) -> "UploadResult":
@@ -156,23 +167,14 @@ def _send(settings: "Config", body: "UploadBody", replicas: int) -> "UploadResul
         return run_with_portals(settings, send)
 
 
-def _body(
-    path: Path,
-    name: str,
-    query: list[tuple[str, str]],
-    stack: ExitStack,
-    kept: int,
-    selection: UploadSelection,
+def _standard_input(
+    name: str, query: list[tuple[str, str]], stack: ExitStack, kept: int
 ) -> "UploadBody":
-    """Prepare what is uploaded; of a pipe so many bytes are kept for another portal."""
+    """Prepare standard input; of a pipe so many bytes are kept for another portal."""
     from skymount.portal.client.upload import UploadBody
     from skymount.portal.client.upload_source import UploadSource
     from skymount.portal.client.upload_spool import UploadSpool
 
-    if str(path) != _STDIN:
-        body = UploadBody.of_path(path, name=name, query=query, skips=selection.skips)
-        report(path, selection)
-        return body
     if not name:
         raise click.UsageError("standard input has no name: add --name NAME")
     if stat.S_ISREG(os.fstat(0).st_mode):

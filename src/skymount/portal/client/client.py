@@ -3,7 +3,9 @@
 import errno
 import math
 import os
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Unpack
 
@@ -34,7 +36,8 @@ from skymount.portal.client.verification import (
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.revision_marks import RevisionMarks
 from skymount.portal.options import ClientOptions, CommonOptions, PortalOptions
-from skymount.portal.validation import callback, integer, text
+from skymount.portal.validation import callback, flag, integer, text
+from skymount.upload_selection.selection import EVERYTHING, listed
 from skymount.wire.http import requests
 from skymount.wire.http.responses import UploadResult
 from skymount.wire.skylink import Skylink
@@ -128,13 +131,15 @@ class PortalClient(HnsCalls, SkykeyCalls, PortalReader):
         try_files: Sequence[str] | None = None,
         error_pages: Mapping[str, str] | None = None,
         dry_run: bool = False,
+        follow_outside: bool = False,
         **options: Unpack[CommonOptions],
     ) -> UploadResult:
         """Upload a directory, or a mapping of relative paths to files, bytes or file objects.
 
         `custom_dirname` is required with a mapping; otherwise it replaces the directory's name.
-        `default_path` to `error_pages` say what a browser is shown (docs/wire.md 3.2). Everything
-        else is as in `upload_file`.
+        Of a directory everything is taken, whatever it is, but loops and, without `follow_outside`,
+        what links lead to outside: a warning names them. `default_path` to `error_pages` say what a
+        browser is shown (docs/wire.md 3.2). Everything else is as in `upload_file`.
         """
         call = self.options.overridden(**options)
         field = checked_name(
@@ -152,8 +157,15 @@ class PortalClient(HnsCalls, SkykeyCalls, PortalReader):
         limit = arguments.optional_seconds(timeout_seconds, arguments.UPLOAD_TIMEOUT_LIMIT)
         name = text(custom_dirname, "custom_dirname")
         body = await trio.to_thread.run_sync(
-            _directory_body, directory, name, field or DIRECTORY_FIELD, query
+            _directory_body,
+            directory,
+            name,
+            field or DIRECTORY_FIELD,
+            query,
+            flag(follow_outside, "follow_outside"),
         )
+        if left_out := body.selection.left_out:
+            warnings.warn(f"left out: {listed(left_out)}", stacklevel=2)
         return await self._send(body, limit, call)
 
     async def send_upload(self, body: UploadBody, **options: Unpack[CommonOptions]) -> UploadResult:
@@ -284,7 +296,11 @@ class PortalClient(HnsCalls, SkykeyCalls, PortalReader):
 
 
 def _directory_body(
-    directory: object, name: str, field: str, query: Sequence[tuple[str, str]]
+    directory: object,
+    name: str,
+    field: str,
+    query: Sequence[tuple[str, str]],
+    follow_outside: bool,
 ) -> UploadBody:
     if isinstance(directory, Mapping):
         if not name:
@@ -297,4 +313,5 @@ def _directory_body(
     if not path.is_dir():
         path.stat()  # FileNotFoundError
         raise NotADirectoryError(errno.ENOTDIR, "Not a directory", str(path))
-    return UploadBody.of_path(path, name=name, field=field, query=query)
+    rules = replace(EVERYTHING, follow_outside=follow_outside)
+    return UploadBody.of_path(path, name=name, field=field, query=query, rules=rules)

@@ -15,14 +15,13 @@ from skymount.errors import MalformedError
 from skymount.portal.client.arguments import text_mapping
 from skymount.portal.client.upload_source import (
     UPLOAD_CHUNK_SIZE,
-    Skip,
     UploadSource,
     checked_name,
-    directory_sources,
 )
 from skymount.portal.http.client import HttpClient
 from skymount.portal.options import OnUploadProgress, PortalOptions
 from skymount.portal.validation import flag, text, texts
+from skymount.upload_selection.selection import EVERYTHING, Selection, SelectionRules, listed
 from skymount.wire.http import multipart, requests, responses
 
 FILE_FIELD = "file"
@@ -92,6 +91,7 @@ class UploadBody:
         self.query = tuple(query)
         self._boundary = secrets.token_hex(16)
         self.progress: Progress | None = None
+        self.selection = Selection([], [], [])
         self._parts = [(self._head(source, field), source) for source in sources]
         self._tail = f"--{self._boundary}--\r\n".encode()
         self.size: int | None = len(self._tail)
@@ -109,20 +109,30 @@ class UploadBody:
         name: str = "",
         field: str = "",
         query: Iterable[tuple[str, str]] = (),
-        skips: Skip | None = None,
+        rules: SelectionRules = EVERYTHING,
     ) -> Self:
         """Prepare a file or a whole directory; OSError or MalformedError when it cannot be sent.
 
-        `name` replaces its own name. What `skips` says is left out of a directory.
+        `name` replaces its own name. The rules say what of a directory is taken: `selection` is
+        what is, and what is not.
         """
         if not path.is_dir():
+            if not rules.take_all:
+                from skymount.upload_selection.own_state import refuse_own_state
+
+                refuse_own_state(path)
             source = UploadSource.of_path(path, name)
             return cls([source], field=field or FILE_FIELD, query=query)
-        sources = directory_sources(path, skips) if skips else directory_sources(path)
-        if not sources:
-            raise MalformedError(f"{path}: there is no file in it")
+        from skymount.upload_selection.folder_walk import select  # costs a file nothing
+
+        selection = select(path, rules)
+        if not selection.files:
+            raise MalformedError(f"{path}: there is no file in it{_but(selection)}")
         dirname = checked_name(name or path.resolve().name or "root", path)
-        return cls(sources, field=field or DIRECTORY_FIELD, dirname=dirname, query=query)
+        sources = map(UploadSource.of_found, selection.files)
+        body = cls(sources, field=field or DIRECTORY_FIELD, dirname=dirname, query=query)
+        body.selection = selection
+        return body
 
     @classmethod
     def of_document(cls, document: bytes, name: str) -> Self:
@@ -208,6 +218,11 @@ class UploadBody:
                     yield bytes(chunk)
                     chunk.clear()
         yield bytes(chunk + self._tail)
+
+
+def _but(selection: Selection) -> str:
+    count = len(selection.left_out)
+    return f" but what is left out: {listed(selection.left_out)}" if count else ""
 
 
 class Body(Protocol):

@@ -6,7 +6,7 @@ import errno
 import mimetypes
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, Self
 from skymount.errors import MalformedError, WrongTypeError
 from skymount.portal.client import arguments
 from skymount.portal.client.upload_spool import UploadSpool
+from skymount.upload_selection.selection import FoundFile, Identity
 
 UPLOAD_CHUNK_SIZE = 1 << 20
 """Bytes read at a time."""
@@ -36,6 +37,9 @@ class UploadSource:
     """Media type; guessed from the name when empty."""
     start: int = 0
     """Position of a file object."""
+    identity: Identity | None = None
+    """Of a path: the file that was looked at, and so the one that is sent."""
+    is_link: bool = False
 
     @classmethod
     def of_path(cls, file: Path, name: str = "") -> Self:
@@ -45,12 +49,16 @@ class UploadSource:
             raise IsADirectoryError(errno.EISDIR, "Is a directory", str(file))
         if not stat.S_ISREG(status.st_mode):
             raise MalformedError(f"{file}: only regular files can be uploaded")
-        return cls._of_status(file, name or file.name, status)
+        mode = stat.S_IMODE(status.st_mode) & 0o777
+        name = checked_name(name or file.name, file)
+        identity = (status.st_dev, status.st_ino)
+        is_link = file.is_symlink()
+        return cls(file, name, status.st_size, mode, identity=identity, is_link=is_link)
 
     @classmethod
-    def _of_status(cls, file: Path, name: str, status: os.stat_result) -> Self:
-        mode = stat.S_IMODE(status.st_mode) & 0o777
-        return cls(file, checked_name(name, file), status.st_size, mode)
+    def of_found(cls, file: FoundFile) -> Self:
+        """Describe a file of a folder; it is no link."""
+        return cls(Path(file.path), file.name, file.size, file.mode, identity=file.identity)
 
     @classmethod
     def of_bytes(cls, data: bytes, name: str, *, contenttype: str = "") -> Self:
@@ -125,7 +133,7 @@ class UploadSource:
             for at in range(0, len(self.origin), UPLOAD_CHUNK_SIZE):
                 yield self.origin[at : at + UPLOAD_CHUNK_SIZE]
         elif isinstance(self.origin, Path):
-            with open(self.origin, "rb", buffering=0) as file:
+            with open(self.origin, "rb", buffering=0, opener=self._opened) as file:
                 yield from _read(file, self.size, str(self.origin))
         elif isinstance(self.origin, UploadSpool):
             yield from self.origin.read()
@@ -133,6 +141,21 @@ class UploadSource:
             if self.size is not None:
                 self.origin.seek(self.start)
             yield from _read(self.origin, self.size, self.name)
+
+    def _opened(self, path: str, flags: int) -> int:
+        """Open the file that was looked at; MalformedError if another one is in its place."""
+        error = MalformedError(f"{path}: another file is in its place now")
+        try:
+            file = os.open(path, flags | os.O_NONBLOCK | (0 if self.is_link else os.O_NOFOLLOW))
+        except OSError as failure:
+            if failure.errno == errno.ELOOP:
+                raise error from None
+            raise
+        found = os.fstat(file)
+        if (found.st_dev, found.st_ino) != self.identity:
+            os.close(file)
+            raise error
+        return file
 
 
 def _read(file: Any, size: int | None, name: str) -> Iterator[bytes]:
@@ -172,60 +195,4 @@ def mapping_sources(files: Mapping[str, Content]) -> list[UploadSource]:
         if not name:
             raise MalformedError("a path must not be empty")
         found.append(UploadSource.of(content, name))
-    return found
-
-
-Skip = Callable[[Path, Path, bool], bool]
-"""Whether something is left out of an upload: the directory that is uploaded, what is below it, and
-whether that is a directory."""
-
-
-def _take_all(*_: object) -> bool:
-    return False
-
-
-def directory_sources(directory: Path, skips: Skip = _take_all) -> list[UploadSource]:
-    """List the regular files below a directory that are not left out, sorted by path.
-
-    Symbolic links are followed to files, but not to directories (there may be a loop).
-    MalformedError names what cannot be stored: a device, a socket, a name that is not UTF-8.
-    """
-    found: list[UploadSource] = []
-    for parent, subdirs, names in os.walk(directory, onerror=_raise):
-        subdirs[:] = sorted(n for n in subdirs if not skips(directory, Path(parent, n), True))
-        for name in names:
-            file = Path(parent, name)
-            if skips(directory, file, False):
-                continue
-            status = _status(file)
-            if not stat.S_ISREG(status.st_mode):
-                raise MalformedError(f"{file}: only regular files can be uploaded")
-            path = file.relative_to(directory).as_posix()
-            found.append(UploadSource._of_status(file, path, status))
-        for name in subdirs:
-            if Path(parent, name).is_symlink():
-                raise MalformedError(f"{Path(parent, name)}: links to directories are not followed")
-    return sorted(found, key=lambda source: source.name.encode())
-
-
-def _status(file: Path) -> os.stat_result:
-    try:
-        return file.stat()
-    except FileNotFoundError:
-        if file.is_symlink():
-            raise MalformedError(f"{file}: a link to nothing") from None
-        raise
-
-
-def _raise(error: OSError) -> None:
-    raise error
-
-
-def empty_directories(directory: Path, skips: Skip = _take_all) -> list[str]:
-    """List the empty directories below, which a skylink cannot hold."""
-    found = []
-    for parent, subdirs, names in os.walk(directory):
-        if not subdirs and not names:
-            found.append(parent)
-        subdirs[:] = [name for name in subdirs if not skips(directory, Path(parent, name), True)]
     return found

@@ -47,6 +47,7 @@ from skymount.portal.options import HEADER_LIMIT, PortalOptions
 from skymount.wire.dialect import Dialect
 from skymount.wire.http import requests, responses
 from skymount.wire.http.byte_range import ByteRange
+from skymount.wording import readable_size
 
 T = TypeVar("T")
 
@@ -238,7 +239,7 @@ class HttpClient:
                     into.filled(size)
                     received += size
                     if received > limit:
-                        raise response.bad(f"answer is longer than {limit} bytes")
+                        raise response.bad(f"answer is longer than {readable_size(limit)}")
 
         await self._repeat(call, None, attempt)
 

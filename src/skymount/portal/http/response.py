@@ -28,6 +28,7 @@ from skymount.portal.http.request import Call
 from skymount.portal.http.request_watch import current
 from skymount.portal.http.response_body import Body
 from skymount.portal.http.response_head import TooLongError
+from skymount.wording import readable_size
 
 _STATUS_ERRORS: Mapping[int, type[PortalError]] = {
     401: AccessDeniedError,
@@ -113,7 +114,7 @@ class MinimumRate:
         if not received or self._waited <= self._limit:
             return ""
         if self._received < _LEAST_RATE * self._waited:
-            return f"only {self._received} bytes in {self._waited:.0f} s"
+            return f"only {readable_size(self._received)} in {self._waited:.0f} s"
         self._waited, self._received = 0.0, 0
         return ""
 
@@ -200,7 +201,7 @@ class StreamingResponse:
         while view:
             received = await self.receive_into(view)
             if not received:
-                raise self.bad(f"body ended {len(view)} bytes early")
+                raise self.bad(f"body ended {readable_size(len(view))} early")
             view = view[received:]
 
     async def finish(self) -> None:
@@ -219,12 +220,12 @@ class StreamingResponse:
         while piece := await self.receive():
             received += len(piece)
             if limit is not None and received > limit:
-                raise self.bad(f"answer is longer than {limit} bytes")
+                raise self.bad(f"answer is longer than {readable_size(limit)}")
             if length is not None and received > length:
                 raise self.bad("more bytes than asked for")
             yield piece
         if length is not None and received < length:
-            raise self.bad(f"body ended {length - received} bytes early")
+            raise self.bad(f"body ended {readable_size(length - received)} early")
 
     async def read(self, limit: int) -> bytes:
         """Return the whole body, of at most `limit` bytes. It counts for the memory budget."""

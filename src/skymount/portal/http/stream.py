@@ -72,7 +72,7 @@ async def open_stream(
                 await _check_addresses(host, port, check)
             opened = await trio.open_tcp_stream(host, port)
         except OSError as error:
-            raise httpx.ConnectError(error.strerror or str(error)) from error
+            raise httpx.ConnectError(_reason(error)) from error
         stream = SocketStream(socket.socket(fileno=opened.socket.detach()))
         try:
             if check is not None:  # the addresses of the name may have changed meanwhile
@@ -84,6 +84,15 @@ async def open_stream(
             raise
         return stream
     raise httpx.ConnectTimeout("")
+
+
+def _reason(error: OSError) -> str:
+    """Return why no connection was made: trio names the address instead, and groups the causes."""
+    group = error.__cause__
+    if not isinstance(group, BaseExceptionGroup):
+        return error.strerror or str(error)
+    numbers = dict.fromkeys(each.errno for each in group.exceptions if isinstance(each, OSError))
+    return " or ".join(os.strerror(number) for number in numbers if number) or str(error)
 
 
 async def _check_addresses(host: str, port: int, check: CheckAddress) -> None:

@@ -218,8 +218,8 @@ def test_what_it_could_not_stop_and_why(home: Sandbox) -> None:
         "echo Failed to connect to bus: No medium found >&2; exit 1",
     )
     assert home.skymount("service", "remove", "home", "--now").stderr == (
-        "skymount: warning: skymount@home.service was not stopped: systemd --user cannot be reached "
-        "here: Failed to connect to bus: No medium found\n"
+        "skymount: warning: skymount@home.service was not stopped: systemd --user cannot be "
+        "reached here: Failed to connect to bus: No medium found\n"
     )
 
 

@@ -11,10 +11,11 @@ import click
 
 from skymount.cli import completion
 from skymount.cli.options import reading_options
-from skymount.cli.output import Progress, emit, escape, json_option, progress, readable_size
+from skymount.cli.output import Progress, emit, escape, interruption, json_option, progress
 from skymount.errors import BadContentError
 from skymount.storage.atomic_file import write_all
 from skymount.wire.http import requests
+from skymount.wording import counted, readable_size
 
 if TYPE_CHECKING:
     from skymount.cli.link_target import LinkTarget, ParsedLink
@@ -73,7 +74,7 @@ def download(
     check_destination(destination, as_json)
     parsed = ParsedLink.parse(link)
     fetch = partial(_archive, kind=archive) if archive else _save
-    with progress() as report:
+    with interruption(unsaved(destination)), progress() as report:
         saved = run_with_content(
             settings,
             lambda session: fetch(session, parsed, destination, force=force, report=report),
@@ -83,11 +84,13 @@ def download(
         emit([{"path": path, "size": size} | common for path, size in saved.files], as_json, [])
     elif os.isatty(2) and destination != "-":
         total = sum(size for _, size in saved.files)
-        what = escape(saved.files[0][0]) if len(saved.files) == 1 else f"{len(saved.files)} files"
+        what = counted(len(saved.files), "file")
+        if len(saved.files) == 1:
+            what = escape(saved.files[0][0])
         where = "" if destination else f" in {escape(os.getcwd())}"
         click.echo(f"saved {what}{where}, {readable_size(total)}", err=True)
     if saved.left_out:
-        raise click.ClickException(f"{saved.left_out} files cannot be saved, see above")
+        raise click.ClickException(f"{counted(saved.left_out, 'file')} cannot be saved, see above")
 
 
 def check_destination(destination: str | None, as_json: bool) -> None:
@@ -96,6 +99,11 @@ def check_destination(destination: str | None, as_json: bool) -> None:
         raise click.UsageError("DEST is empty")
     if destination == "-" and as_json:
         raise click.UsageError("--json and the content cannot both go to stdout")
+
+
+def unsaved(destination: str | None) -> str:
+    """Say what an interrupted download leaves."""
+    return "the output is not complete" if destination == "-" else "nothing was saved"
 
 
 @dataclass(frozen=True, slots=True)

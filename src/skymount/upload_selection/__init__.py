@@ -1,0 +1,1 @@
+"""Which files of a folder are uploaded: content that is uploaded cannot be recalled."""
