@@ -139,7 +139,7 @@ def test_a_portal_that_is_full(home: Sandbox, tmp_path: Path) -> None:
     with running_portal(tmp_path, "--max-storage", "1 KiB") as url:
         (home.root / "home/large").write_bytes(os.urandom(4096))
         said = said_by(home.with_env(SKYMOUNT_PORTALS=url), "upload large")
-    assert said.startswith("failed to upload file: this portal stores at most 1024 bytes (POST ")
+    assert said.startswith("failed to upload file: this portal stores at most 1 KiB (POST ")
     assert said.endswith(")")
 
 
