@@ -241,6 +241,7 @@ async def _archive(
         safe_name,
         warn_of_unverified,
     )
+    from skymount.cli.staging import StagedFile, StagingDirectory
     from skymount.portal.client.download import to_file
     from skymount.portal.verify_policy import Verified, VerifyPolicy
 
@@ -256,15 +257,17 @@ async def _archive(
     skylink = str(found.skylink)
     own = safe_name(inner.rpartition("/")[2] or skylink, skylink) + _ARCHIVES[kind]
     parent, name = file_destination(destination, own, chosen=True, force=force)
-    path = os.path.join(parent, name)
+    with StagingDirectory(parent) as staging:
+        path = staging.reserve(os.fsencode(name))
 
-    async def ask(client: "PortalReader") -> "DownloadResult":
-        return await to_file(client.http, request, Path(path), client.options, report)
+        async def ask(client: "PortalReader") -> "DownloadResult":
+            return await to_file(client.http, request, Path(path), client.options, report)
 
-    with naming_absent_content(link.text):
-        done = await session.portals.first(ask, hedged=False)
+        with naming_absent_content(link.text):
+            done = await session.portals.first(ask, hedged=False)
+        staging.merge([StagedFile(os.fsencode(name), 0, done.size)], force=force)
     warn_of_unverified(link.text, done.verified, session.policy)
-    return DownloadSummary([(path, done.size)], done.verified)
+    return DownloadSummary([(os.path.join(parent, name), done.size)], done.verified)
 
 
 async def copy_out(client: "PortalReader", request: "Request") -> int:
