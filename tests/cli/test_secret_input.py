@@ -97,7 +97,7 @@ def test_a_secret_on_the_command_line_is_refused_and_not_repeated(
         (b"", "nothing was given"),
         (b"\n", "nothing was given"),
         (b"secret\xff", "not valid UTF-8"),
-        (b"secret" + bytes(65536), "longer than 65536 bytes"),
+        (b"secret" + bytes(65536), "longer than 64 KiB"),
     ],
 )
 def test_what_is_no_secret(sandbox: Sandbox, stdin: bytes, reason: str) -> None:

@@ -6,9 +6,11 @@ import re
 import stat
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import click
+
+from skymount.wording import readable_size
 
 Progress = Callable[[int, int | None], None]  # (bytes done, bytes in all or None if not known)
 
@@ -16,7 +18,6 @@ Progress = Callable[[int, int | None], None]  # (bytes done, bytes in all or Non
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 STDOUT = 1  # the descriptor
 
@@ -33,13 +34,6 @@ def _escaped(match: re.Match[str]) -> str:
     if 0xDC80 <= code <= 0xDCFF:  # a byte of a name that is not UTF-8
         return f"\\x{code - 0xDC00:02x}"
     return match[0].encode("unicode_escape").decode()
-
-
-def readable_size(size: int) -> str:
-    """Return a number of bytes for people: ``1.5 MiB``."""
-    power = max(0, min(len(_UNITS) - 1, (size.bit_length() - 1) // 10))
-    shown = size / (1 << 10 * power)
-    return f"{shown:.1f}".removesuffix(".0") + f" {_UNITS[power]}"
 
 
 def emit(value: object, as_json: bool, lines: Iterable[str]) -> None:
@@ -80,6 +74,30 @@ async def open_stream(destination: str) -> AsyncIterator[int]:
         yield found
     finally:
         os.close(found)
+
+
+class _InterruptedError(click.ClickException):
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc]  # click has it on the class
+
+
+@contextmanager
+def interruption(outcome: str | Callable[[], str]) -> Iterator[None]:
+    """Say what was done and what was not if a signal ends the command meanwhile."""
+    from skymount.cli import ENDING_SIGNALS, EXIT_INTERRUPTED
+
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as error:
+        code = error.code if isinstance(error, SystemExit) else EXIT_INTERRUPTED
+        if code not in (EXIT_INTERRUPTED, *(128 + each for each in ENDING_SIGNALS)):
+            raise
+        with suppress(OSError):
+            if os.isatty(2):
+                click.echo(err=True)  # behind ^C
+        said = outcome if isinstance(outcome, str) else outcome()
+        raise _InterruptedError(f"interrupted: {said}", code) from None
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import os
 import click
 
 from skymount.errors import MalformedError
+from skymount.wording import readable_size
 
 _SECRET_LIMIT = 64 << 10  # bytes of a seed or pass-phrase
 _TYPED_LIMIT = 4094  # bytes of a line; a terminal drops what is typed beyond (N_TTY_BUF_SIZE)
@@ -50,7 +51,7 @@ def _piped(what: str) -> str:
     with open(0, "rb", closefd=False) as stdin:
         raw = stdin.read(_SECRET_LIMIT + 2).removesuffix(b"\n")
     if len(raw) > _SECRET_LIMIT:
-        raise MalformedError(f"{what.lower()}: longer than {_SECRET_LIMIT} bytes")
+        raise MalformedError(f"{what.lower()}: longer than {readable_size(_SECRET_LIMIT)}")
     try:
         return raw.decode()
     except UnicodeDecodeError:

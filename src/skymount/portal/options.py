@@ -126,9 +126,23 @@ def parse_portal_url(url: str) -> str:
     is_sound = _NETLOC.fullmatch(parts.netloc) and _is_host(host)
     if _BAD_IN_URL.search(url.strip()) or not is_sound:
         raise MalformedError(f"bad portal URL {shown}: no address has such characters")
-    if parts.scheme not in ("http", "https") or not host or port == 0:
+    if parts.scheme not in ("http", "https"):
+        raise MalformedError(f"bad portal URL {shown}: {_with_scheme(url.strip())}")
+    if not host or port == 0:
         raise MalformedError(f"bad portal URL {shown}: it looks like https://portal.example")
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+
+
+def _with_scheme(url: str) -> str:
+    """Say how an address would have to be written."""
+    begins = "it begins with http:// or https://"
+    if "://" in url or not url:
+        return f"{begins}, as https://portal.example does"
+    scheme = "http" if is_local(f"//{url}") else "https"
+    try:
+        return f"{begins}: write {parse_portal_url(f'{scheme}://{url}')}"
+    except MalformedError:
+        return f"{begins}, as https://portal.example does"
 
 
 def portal_identity(url: str) -> tuple[str, str, int, str]:

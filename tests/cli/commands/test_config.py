@@ -76,7 +76,7 @@ def test_init_leaves_a_file_alone(sandbox: Sandbox) -> None:
 
 def test_init_refuses_what_is_no_portal(sandbox: Sandbox) -> None:
     said = sandbox.fail("config", "init", "--portal", "portal.example", code=2)
-    assert "it looks like https://portal.example" in said
+    assert "it begins with http:// or https://: write https://portal.example" in said
     assert "listed twice" in sandbox.fail(
         "config", "init", "--portal", PORTAL, "--portal", PORTAL + "/", code=2
     )

@@ -11,8 +11,9 @@ import click
 
 from skymount.cli import completion
 from skymount.cli.options import reading_options
-from skymount.cli.output import emit, escape, json_option, open_stream, readable_size
+from skymount.cli.output import emit, escape, json_option, open_stream
 from skymount.storage.atomic_file import write_all
+from skymount.wording import readable_size
 
 if TYPE_CHECKING:
     from skymount.cli.link_target import LinkTarget, ParsedLink

@@ -9,7 +9,7 @@ import click
 
 from skymount.cli import completion
 from skymount.cli.options import portal_options, reading_options
-from skymount.cli.output import emit, is_stream, json_option, progress
+from skymount.cli.output import emit, interruption, is_stream, json_option, progress
 from skymount.errors import NotFoundError
 from skymount.wire.http import requests
 
@@ -80,7 +80,7 @@ def download(
       skymount hns download example/index.html
       skymount hns download example page.html
     """
-    from skymount.cli.commands.copying.download import check_destination, file_destination
+    from skymount.cli.commands.copying.download import check_destination, file_destination, unsaved
     from skymount.cli.link_target import HNS, ParsedLink, safe_name, warn_of_unverified
     from skymount.cli.session import run_with_client
     from skymount.portal.verify_policy import Verified
@@ -91,7 +91,10 @@ def download(
     shown = f"{domain}/{path}".rstrip("/")
     if destination is not None and is_stream(destination):
         out = destination
-        size = run_with_client(settings, lambda client: _copy_out(client, domain, path, shown, out))
+        with interruption(unsaved(destination)):
+            size = run_with_client(
+                settings, lambda client: _copy_out(client, domain, path, shown, out)
+            )
         warn_of_unverified(HNS + shown, Verified.NO, settings.verify)
         emit({"path": out, "size": size, "verified": Verified.NO.value}, as_json, [])
         return
@@ -99,7 +102,7 @@ def download(
     own = "download" if own in (".", "..") else safe_name(own, "download")
     parent, file = file_destination(destination, own, chosen=True, force=force)
     target = Path(parent, file)
-    with progress() as bar:
+    with interruption(unsaved(destination)), progress() as bar:
 
         async def fetch(client: "PortalClient") -> "DownloadResult":
             with _named(shown):

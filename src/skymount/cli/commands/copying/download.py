@@ -15,15 +15,16 @@ from skymount.cli.output import (
     Progress,
     emit,
     escape,
+    interruption,
     is_stream,
     json_option,
     open_stream,
     progress,
-    readable_size,
 )
 from skymount.errors import BadContentError
 from skymount.storage.atomic_file import write_all
 from skymount.wire.http import requests
+from skymount.wording import counted, readable_size
 
 if TYPE_CHECKING:
     from skymount.cli.link_target import LinkTarget, ParsedLink
@@ -82,7 +83,7 @@ def download(
     check_destination(destination, as_json)
     parsed = ParsedLink.parse(link)
     fetch = partial(_archive, kind=archive) if archive else _save
-    with progress() as report:
+    with interruption(unsaved(destination)), progress() as report:
         saved = run_with_content(
             settings,
             lambda session: fetch(session, parsed, destination, force=force, report=report),
@@ -92,11 +93,13 @@ def download(
         emit([{"path": path, "size": size} | common for path, size in saved.files], as_json, [])
     elif os.isatty(2) and not is_stream(destination):
         total = sum(size for _, size in saved.files)
-        what = escape(saved.files[0][0]) if len(saved.files) == 1 else f"{len(saved.files)} files"
+        what = counted(len(saved.files), "file")
+        if len(saved.files) == 1:
+            what = escape(saved.files[0][0])
         where = "" if destination else f" in {escape(os.getcwd())}"
         click.echo(f"saved {what}{where}, {readable_size(total)}", err=True)
     if saved.left_out:
-        raise click.ClickException(f"{saved.left_out} files cannot be saved, see above")
+        raise click.ClickException(f"{counted(saved.left_out, 'file')} cannot be saved, see above")
 
 
 def check_destination(destination: str | None, as_json: bool) -> None:
@@ -105,6 +108,11 @@ def check_destination(destination: str | None, as_json: bool) -> None:
         raise click.UsageError("DEST is empty")
     if destination == "-" and as_json:
         raise click.UsageError("--json and the content cannot both go to stdout")
+
+
+def unsaved(destination: str | None) -> str:
+    """Say what an interrupted download leaves."""
+    return "the output is not complete" if destination == "-" else "nothing was saved"
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +251,7 @@ async def _archive(
         safe_name,
         warn_of_unverified,
     )
+    from skymount.cli.staging import StagedFile, StagingDirectory
     from skymount.portal.client.download import to_file
     from skymount.portal.verify_policy import Verified, VerifyPolicy
 
@@ -258,15 +267,17 @@ async def _archive(
     skylink = str(found.skylink)
     own = safe_name(inner.rpartition("/")[2] or skylink, skylink) + _ARCHIVES[kind]
     parent, name = file_destination(destination, own, chosen=True, force=force)
-    path = os.path.join(parent, name)
+    with StagingDirectory(parent) as staging:
+        path = staging.reserve(os.fsencode(name))
 
-    async def ask(client: "PortalReader") -> "DownloadResult":
-        return await to_file(client.http, request, Path(path), client.options, report)
+        async def ask(client: "PortalReader") -> "DownloadResult":
+            return await to_file(client.http, request, Path(path), client.options, report)
 
-    with naming_absent_content(link.text):
-        done = await session.portals.first(ask, hedged=False)
+        with naming_absent_content(link.text):
+            done = await session.portals.first(ask, hedged=False)
+        staging.merge([StagedFile(os.fsencode(name), 0, done.size)], force=force)
     warn_of_unverified(link.text, done.verified, session.policy)
-    return DownloadSummary([(path, done.size)], done.verified)
+    return DownloadSummary([(os.path.join(parent, name), done.size)], done.verified)
 
 
 async def copy_out(client: "PortalReader", request: "Request", destination: str) -> int:
