@@ -112,7 +112,7 @@ def check_destination(destination: str | None, as_json: bool) -> None:
 
 def unsaved(destination: str | None) -> str:
     """Say what an interrupted download leaves."""
-    return "the output is not complete" if destination == "-" else "nothing was saved"
+    return "the output is not complete" if is_stream(destination) else "nothing was saved"
 
 
 @dataclass(frozen=True, slots=True)
