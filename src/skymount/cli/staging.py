@@ -247,10 +247,10 @@ def check_free(shown: str, name: bytes, within: int | None = None, *, force: boo
         found = os.lstat(name, dir_fd=within)
     except FileNotFoundError:
         return
-    if not force:
-        raise taken(shown)
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISLNK(found.st_mode):
         raise DestinationError(f"{escape(shown)}: it is not a regular file, and is not replaced")
+    if not force:
+        raise taken(shown)
 
 
 def taken(shown: str) -> DestinationError:
