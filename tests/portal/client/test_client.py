@@ -115,6 +115,30 @@ async def test_words_of_an_error():
 
 
 @pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"for\x1b[31m subscribers\nand others", "for [31m subscribers"),
+        (b"<html>no</html>", "HTTP status 403 (Forbidden)"),
+        (b'{"error":"x"}', "HTTP status 403 (Forbidden)"),
+        (b"", "HTTP status 403 (Forbidden)"),
+        (b"\xff" * 100_000, "\ufffd" * 300),
+    ],
+)
+async def test_text_of_an_error(body: bytes, expected: str):
+    """C18: Text of a portal is shown as its JSON messages are; that of others is not."""
+    async with talking() as (portal, client):
+        for headers, said in (
+            (((b"Svc-Portal-Api", b"x"),), expected),
+            ((), "HTTP status 403 (Forbidden)"),
+        ):
+            portal.heal()
+            portal.fault(lambda *_, headers=headers: fake.Reply(403, headers, body))
+            with pytest.raises(AccessDeniedError) as caught:
+                await client.raw_metadata(SMALL.skylink)
+            assert caught.value.message == said
+
+
+@pytest.mark.parametrize(
     ("fault", "error"),
     [
         (fake.ignores_range, BadContentError),

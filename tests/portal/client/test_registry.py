@@ -379,10 +379,13 @@ async def test_other_errors_raise(reply: Reply, kind: type[PortalError], words: 
 
 @pytest.mark.parametrize("body", [b"", b'{"message":"registry entry not found"}', b"<html></html>"])
 async def test_any_404_is_an_absent_entry(body: bytes):
-    """C9: With status 404 of a portal there is no such entry, whatever else the answer says."""
+    """C9: With status 404 there is no such entry, whatever else the answer says. Nobody else is
+    asked.
+    """
     async with running(FakePortal()) as fake, PortalClient(fake.url) as client:
-        fake.fault(lambda *_: Reply(404, (), body), "/registry")
+        fake.fault(lambda *_: Reply(404, (), body))
         assert await client.registry.get_entry(PUBLIC, "key") == EntryResult()
+        assert len(fake.requests) == 1
 
 
 async def test_setting_at_a_portal_without_registry():

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from skymount.portal.http.advice import Refusal, about_failure
-from skymount.portal.http.proxy import Proxy, TunnelRefusedError
+from skymount.portal.http.proxy import Proxy, ProxyAwayError, TunnelRefusedError
 from skymount.portal.options import DEFAULT_SVC_PORTAL_URL, PortalOptions
 
 URL = "http://portal.example"
@@ -69,6 +69,14 @@ REFUSALS = [
     ),
     (Refusal(500), "HTTP status 500 (Internal Server Error)", ""),
     (Refusal(599), "HTTP status 599", ""),
+    # nginx adds the portal's header to its own pages too; the portal's words are missing for HEAD
+    (Refusal(413, is_of_portal=True), "HTTP status 413 (Request Entity Too Large)", ""),
+    (
+        Refusal(413, is_of_portal=True, beginning=b"<html>"),
+        "HTTP status 413 (Request Entity Too Large)",
+        LARGE,
+    ),
+    (Refusal(403, text="for subscribers", is_of_portal=True), "for subscribers", ""),
     (Refusal(400, beginning=TLS_PORT), "HTTP status 400 (Bad Request)", "write https:// in place"),
     # proxies of the environment
     (
@@ -95,6 +103,33 @@ def test_refusals(refusal: Refusal, message: str, advice: str) -> None:
     assert refusal.message == message
     found = refusal.advice(PortalOptions.parse(URL))
     assert found == advice or (advice and found.startswith(advice))
+
+
+@pytest.mark.parametrize(
+    ("refusal", "answer"),
+    [
+        (Refusal(404), False),
+        (Refusal(400), False),
+        (Refusal(501), False),
+        (Refusal(404, "no"), True),
+        (Refusal(404, is_of_portal=True), True),
+        (Refusal(400, beginning=TLS_PORT), None),
+        (Refusal(403), None),
+        (Refusal(429), None),
+        (Refusal(522, server="cloudflare"), None),
+    ],
+)
+def test_who_refused(refusal: Refusal, answer: bool | None) -> None:
+    """C18: There is doubt only where the refusal does not say what is wrong."""
+    assert refusal.is_from_portal is answer
+
+
+def test_a_portal_with_accounts() -> None:
+    """C18: It says so in text, and takes no api_key."""
+    refusal = Refusal(401, text="authenticated users only", is_of_portal=True)
+    for given in ({}, {"api_key": "x"}):
+        options = PortalOptions.parse(URL, **given)  # type: ignore[arg-type]
+        assert refusal.advice(options).endswith("into `headers`, as Svc-Api-Key")
 
 
 @pytest.mark.parametrize(
@@ -132,6 +167,12 @@ def refused() -> OSError:
     return made
 
 
+def proxy_away() -> ProxyAwayError:
+    made = ProxyAwayError("")
+    made.__cause__ = refused()
+    return made
+
+
 @pytest.mark.parametrize(
     ("cause", "url", "advice"),
     [
@@ -160,6 +201,7 @@ def refused() -> OSError:
             URL,
             "the name or the password of the proxy in HTTPS_PROXY is wrong",
         ),
+        (proxy_away(), URL, "is that proxy running, and is its address right? to go"),
         (TunnelRefusedError(PROXY, 403, ""), URL, "the proxy may not connect to that host"),
     ],
 )

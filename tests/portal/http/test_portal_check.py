@@ -9,11 +9,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+import trio
 import trustme
 
 from skymount.portal.http.client import HttpClient
-from skymount.portal.http.portal_check import problem_with
+from skymount.portal.http.portal_check import Recognition, problem_with
 from skymount.portal.options import PortalOptions
+from skymount.wire.dialect import SVC, Dialect
 from tests.fakes.portal import FakePortal, running
 
 LIMIT = 10.0
@@ -108,3 +110,35 @@ async def test_a_certificate_that_is_not_trusted(web_server: HTTPServer, tmp_pat
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     trusted = await problem(url, ca_file=str(tmp_path / "ca.pem"))
     assert "the server sends a web page" in trusted
+
+
+async def test_a_server_that_is_silent_when_in_doubt(autojump_clock: object) -> None:
+    """C18, R10: It is waited for shortly, and once, however many operations are in doubt."""
+    asked = []
+
+    async def judge(dialect: Dialect) -> bool | None:
+        asked.append(dialect)
+        await trio.sleep_forever()
+        return False
+
+    recognition = Recognition(judge)
+    begun = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(recognition.stranger, SVC)
+    assert await recognition.stranger(SVC) is None
+    assert (trio.current_time() - begun, asked) == (2, [SVC])
+
+
+async def test_a_verdict_does_not_outlast_its_time(autojump_clock: object) -> None:
+    """C18: What was no portal is asked again, and is believed where it gives no answer."""
+    verdicts = iter([False, False, None])
+
+    async def judge(_: Dialect) -> bool | None:
+        return next(verdicts)
+
+    recognition = Recognition(judge)
+    assert await recognition.stranger(SVC) is not None
+    assert await recognition.stranger(SVC) is not None
+    await trio.sleep(31)
+    assert await recognition.stranger(SVC) is None

@@ -68,8 +68,12 @@ class EntryResult:
 class Registry:
     """The registry of one portal."""
 
-    def __init__(self, http: HttpClient, marks: RevisionMarks | None = None) -> None:
+    def __init__(
+        self, http: HttpClient, marks: RevisionMarks | None = None, *, doubts: bool = False
+    ) -> None:
+        """With `doubts` a 404 of a server that is no portal is an error, not an absent entry."""
         self._http = http
+        self._believed = None if doubts else HTTPStatus.NOT_FOUND
         self.marks = marks or RevisionMarks()
 
     async def get_entry(
@@ -121,7 +125,7 @@ class Registry:
         call = call.with_extra_time(limit)
         request = requests.registry_get(call.dialect, public_key, tweak, limit)
         try:
-            answer = await self._http.fetch(request, UPDATE_LIMIT, call)
+            answer = await self._http.fetch(request, UPDATE_LIMIT, call, believed=self._believed)
         except NotFoundError as error:
             if error.status != HTTPStatus.NOT_FOUND:  # only 404 means none in the contract
                 raise

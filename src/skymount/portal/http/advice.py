@@ -15,7 +15,7 @@ from http import HTTPStatus
 import httpx
 
 from skymount.portal.http.http11 import SILENT_END
-from skymount.portal.http.proxy import Proxy, TunnelRefusedError
+from skymount.portal.http.proxy import Proxy, ProxyAwayError, TunnelRefusedError
 from skymount.portal.options import DEFAULT_SVC_PORTAL_URL, PortalOptions
 
 NO_PORTAL = "is this the address of a portal?"
@@ -35,6 +35,7 @@ _LOG_IN = "log in to your network first: open any web page in a browser"
 _WITHOUT_PROXY = "to go without it, name the host in NO_PROXY"
 _MAY_BE_PROXY = f"it may be the proxy that says so; {_WITHOUT_PROXY}"
 _WANTS_NAME = "a server before the portal wants a user name too: that goes into `headers`"
+_PROXY_AWAY = f"is that proxy running, and is its address right? {_WITHOUT_PROXY}"
 _LATER = "try again later"
 _WHICH_NAME = "is the name right?"
 _IS_ONLINE = "is this machine online?"
@@ -53,9 +54,7 @@ _AUTHORITY = "to trust it, name a file with its authority in ca_file or SSL_CERT
 _CERTIFICATES = {  # by OpenSSL's number of what is wrong
     9: _CLOCK,  # not valid yet
     10: f"its operator must renew it; {_CLOCK}",
-    **dict.fromkeys(
-        (18, 19, 20, 21), "to trust it, name a file with its authority in ca_file or SSL_CERT_FILE"
-    ),
+    **dict.fromkeys((18, 19, 20, 21), _AUTHORITY),
     62: _OTHER_NAME,
     64: _OTHER_NAME,
 }
@@ -80,9 +79,6 @@ _OF_STATUS = {
 _OF_PROXY = frozenset({403, 502, 503, 504})
 _PASSING = frozenset({429, 502, 503, 504})
 
-_EXPLAINED = frozenset({*_OF_STATUS, 401, 407, 500}) - {403}
-"""Statuses that say by themselves what is wrong, whoever sent them."""
-
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -91,6 +87,8 @@ class Refusal:
     status: int
     words: str = ""
     """The message of a portal, empty if there is none."""
+    text: str = ""
+    """What the error of a portal is otherwise, if that is text."""
     server: str = ""
     """Its Server header."""
     beginning: bytes = b""
@@ -103,16 +101,30 @@ class Refusal:
 
     @property
     def is_from_portal(self) -> bool | None:
-        """Whether a portal sent it; None if that is open, as the status says what is wrong."""
+        """Whether a portal sent it; None if that is open, as it says what is wrong, whoever did."""
         if self.is_of_portal or self.words:
             return True
-        return None if self.status in _EXPLAINED else False
+        is_failure = self.status >= 500 and self.status != HTTPStatus.NOT_IMPLEMENTED
+        is_clear = is_failure or self.status in (401, 407, *_OF_STATUS) or self._wants_tls
+        return None if is_clear else False
+
+    @property
+    def _wants_tls(self) -> bool:
+        return self.status == HTTPStatus.BAD_REQUEST and bool(_TLS_PORT.search(self.beginning))
+
+    @property
+    def _is_of_server_before(self) -> bool:
+        """Whether a server before the portal made it, which may add the portal's header to it. The
+        portal's own errors have words, but for HEAD.
+        """
+        has_words = bool(self.words or self.text)
+        return not has_words and (bool(self.beginning) or not self.is_of_portal)
 
     @property
     def message(self) -> str:
         """What happened: the portal's words, or else the status, and who may have sent it."""
-        if self.words:
-            return self.words
+        if self.words or self.text:
+            return self.words or self.text
         try:
             phrase = f" ({HTTPStatus(self.status).phrase})"
         except ValueError:
@@ -130,12 +142,12 @@ class Refusal:
             return self._about_credentials(options)
         if self.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED and self.proxy is not None:
             return _about_proxy(self.status, self.proxy, "HTTP_PROXY")
-        if self.status == HTTPStatus.BAD_REQUEST and _TLS_PORT.search(self.beginning):
+        if self._wants_tls:
             return _WANTS_TLS
         known = ""
         if self.proxy is not None and self.status in _OF_PROXY and self.is_from_portal is not True:
             known = _MAY_BE_PROXY
-        elif self.is_from_portal is not True:
+        elif self._is_of_server_before:
             known = _OF_STATUS.get(self.status, "")
         when = _LATER if known and self.status in _PASSING else ""
         if self.retry_after is not None:
@@ -143,6 +155,9 @@ class Refusal:
         return "; ".join(filter(None, (known, when)))
 
     def _about_credentials(self, options: PortalOptions) -> str:
+        if self.text and not options.headers:  # a portal with accounts (docs/wire.md 9)
+            name = f"{options.dialect.header_prefix}-Api-Key"
+            return f"it wants an account there: put the key of yours into `headers`, as {name}"
         if options.api_key:
             wrong = "the api_key is wrong"
             return wrong if self.is_from_portal else f"{wrong}, or {_WANTS_NAME}"
@@ -176,6 +191,8 @@ def about_failure(error: BaseException, url: str) -> str:
 
 
 def _about_cause(cause: BaseException, url: str) -> str:
+    if isinstance(cause, ProxyAwayError):
+        return _PROXY_AWAY
     if isinstance(cause, TunnelRefusedError):
         return _about_proxy(cause.status, cause.proxy, "HTTPS_PROXY")
     if isinstance(cause, ssl.SSLCertVerificationError):

@@ -54,7 +54,6 @@ T = TypeVar("T")
 _REDIRECTS = 5  # followed for one request
 _READING_METHODS = ("GET", "HEAD")  # all that a read-only portal is sent
 _PREPARED = 64  # requests that are kept: content is asked for range by range
-_FORBIDDEN = 403
 _SERVER = 80  # characters of a Server header
 _ACCEPT = (b"Accept", b"*/*")
 _NO_AUTH = httpx.Auth()  # else httpx takes credentials from the address that a redirect names
@@ -212,10 +211,12 @@ class HttpClient:
         *,
         headers: Mapping[str, str] | None = None,
         content: bytes | None = None,
+        believed: int | None = None,
     ) -> Response:
         """Send a request and return its whole response; more than `limit` bytes are an error.
 
-        A safe request is also repeated when the response breaks off.
+        A safe request is also repeated when the response breaks off. `believed` is a status that
+        is not doubted, though the server may be no portal.
         """
         call = self._call(request, options, headers)
 
@@ -224,7 +225,7 @@ class HttpClient:
                 body = await response.read(limit)
                 return Response(response.status, response.headers, body)
 
-        return await self._repeat(call, content, attempt)
+        return await self._repeat(call, content, attempt, believed)
 
     async def fetch_into(self, request: requests.Request, limit: int, into: Destination) -> None:
         """The same with a body that may be long, which goes straight where it is wanted."""
@@ -259,7 +260,11 @@ class HttpClient:
         return True
 
     async def _repeat(
-        self, call: Call, content: Content | None, attempt: Callable[[_Attempt], Awaitable[T]]
+        self,
+        call: Call,
+        content: Content | None,
+        attempt: Callable[[_Attempt], Awaitable[T]],
+        believed: int | None = None,
     ) -> T:
         """Attempt a request until it succeeds, fails for good, or failed often enough."""
         is_safe = call.request.is_safe and not isinstance(content, AsyncIterator)
@@ -274,7 +279,8 @@ class HttpClient:
                 error.attempts = number
                 _log.debug("%s %s: %s", call.request.method, call.shown_address, error.message)
                 if number > repetitions or not _may_repeat(error, now):
-                    await self._recognize(call, error, now)
+                    if error.status is None or error.status != believed:
+                        await self._recognize(call, error, now)
                     raise
                 pause = self.retry.pause_before(number, error.retry_after)
                 if pause is None or closings != self._transport.closings:
@@ -307,8 +313,7 @@ class HttpClient:
         except PortalError as error:
             if isinstance(error, BadContentError) and error.status is not None:
                 return False  # it is something else, such as a page
-            may_be_other = error.status == _FORBIDDEN  # a server before the portal
-            return None if may_be_other else now.is_of_portal
+            return now.is_of_portal
         return is_of_portal(Response(response.status, response.headers, body))
 
     def _call(
@@ -427,6 +432,7 @@ async def _check(response: StreamingResponse, now: _Attempt) -> None:
         refusal = Refusal(
             status,
             responses.parse_error(beginning),
+            responses.text_of_error(beginning) if response.is_of_portal else "",
             headers.get("server", "")[:_SERVER],
             beginning,
             parse_retry_after(headers.get("retry-after", ""), datetime.now(UTC)),

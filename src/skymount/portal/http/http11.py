@@ -24,7 +24,7 @@ import httpx
 import trio
 
 from skymount.portal.http.memory_budget import take
-from skymount.portal.http.proxy import Route, TunnelRefusedError
+from skymount.portal.http.proxy import ProxyAwayError, Route, TunnelRefusedError
 from skymount.portal.http.response_body import RECEIVED, Body, ChunkedBody, SizedBody
 from skymount.portal.http.response_head import SMALL_LIMIT, HeadBuffer
 from skymount.portal.http.stream import CheckAddress, SocketStream, open_stream
@@ -203,7 +203,7 @@ class HTTP11Connection:
         try:
             stream = await self._dial(proxy.host, proxy.port, context, timeout, None)
         except httpx.ConnectError as error:
-            raise httpx.ConnectError(f"{proxy} of the environment: {error}") from error
+            raise ProxyAwayError(f"{proxy} of the environment: {error}") from error
         except httpx.ConnectTimeout as error:
             raise httpx.ConnectTimeout(f"{proxy} of the environment") from error
         if not route.is_tunnel:

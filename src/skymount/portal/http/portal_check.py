@@ -30,7 +30,7 @@ _WORKS_LATER = "the tree works once it does"
 ANSWER_LIMIT = 1 << 20
 """Bytes of the answer to `question`."""
 
-_QUESTION_TIME = 5.0  # seconds that it may take
+_QUESTION_TIME = 2.0  # seconds that it may take
 _REMEMBERED = 30.0  # seconds for which nobody is asked again
 
 
@@ -74,9 +74,9 @@ class Recognition:
         """
         async with self._lock:
             if not self.is_portal and trio.current_time() - self._asked_at > _REMEMBERED:
+                self._asked_at, self._stranger = trio.current_time(), None
                 with trio.move_on_after(_QUESTION_TIME):
                     self._stranger = await self._ask(dialect)
-                self._asked_at = trio.current_time()
             return None if self.is_portal else self._stranger
 
     async def _ask(self, dialect: Dialect) -> Stranger | None:

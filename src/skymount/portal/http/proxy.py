@@ -32,6 +32,10 @@ class Proxy:
         return [(b"Proxy-Authorization", self.authorization)] if self.authorization else []
 
 
+class ProxyAwayError(httpx.ConnectError):
+    """A proxy of the environment cannot be reached."""
+
+
 class TunnelRefusedError(httpx.ProxyError):
     """A proxy does not connect to the origin."""
 

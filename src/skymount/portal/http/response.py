@@ -144,8 +144,8 @@ class StreamingResponse:
 
     @property
     def is_of_portal(self) -> bool:
-        """Whether it surely is a portal's: it has the header that all of its answers have."""
-        return self.call.options.dialect.portal_api_header in self.headers
+        """Whether it surely is a portal's: it has a header that only portals send."""
+        return any(name in self.headers for name in self.call.options.dialect.answer_headers)
 
     @property
     def redirected_to(self) -> str:

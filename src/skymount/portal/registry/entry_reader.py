@@ -276,7 +276,7 @@ class EntryReader:
             self._find_behind(ref, answers, asked)
 
     async def _ask_one(self, portal: PortalReader, ref: EntryId, named: bool) -> EntryState | None:
-        registry = Registry(portal.http, self.marks)
+        registry = Registry(portal.http, self.marks, doubts=True)
         options = portal.http.options
         try:
             found = await registry.read(ref, options, timeout=self._look, named=named)

@@ -130,7 +130,7 @@ class Posting:
         """Post to one portal. The answer to an earlier post may have been lost: a portal that
         refuses the entry but has it took it.
         """
-        registry = Registry(portal.http, self._entries.marks)
+        registry = Registry(portal.http, self._entries.marks, doubts=True)
         key = (signed.public_key, signed.entry.tweak)
         try:
             await registry.post(signed)

@@ -93,6 +93,12 @@ def parse_error(body: bytes) -> str:
         return ""
 
 
+def text_of_error(body: bytes) -> str:
+    """Return the first line of an error body that is text (docs/wire.md 8, 9); else ``""``."""
+    first = body[:RESPONSE_LIMIT].decode(errors="replace").strip().partition("\n")[0]
+    return "" if first.startswith(("<", "{", "[")) else first
+
+
 def etag(skylink: Skylink, path: str, archive: str) -> str:
     """Return the entity tag of a download, quotes included: the same for GET and HEAD.
 
