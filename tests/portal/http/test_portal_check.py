@@ -12,11 +12,13 @@ import pytest
 import trio
 import trustme
 
+from skymount.errors import NoPortalError, NotFoundError
 from skymount.portal.http.client import HttpClient
 from skymount.portal.http.portal_check import Recognition, problem_with
 from skymount.portal.options import PortalOptions
 from skymount.wire.dialect import SVC, Dialect
-from tests.fakes.portal import FakePortal, running
+from skymount.wire.http import requests
+from tests.fakes.portal import FakePortal, Reply, Request, error, running
 
 LIMIT = 10.0
 
@@ -82,6 +84,29 @@ async def test_another_server(web_server: HTTPServer) -> None:
     said = await problem(url_of(web_server))
     assert said.startswith(f"{url_of(web_server)}: the server ")
     assert said.endswith("; is this the address of a portal?")
+
+
+class _OtherDialect(FakePortal):
+    """A portal of the dialect skynet, whose site answers all else."""
+
+    def answer(self, request: Request) -> Reply:
+        header = (b"Skynet-Portal-Api", b"https://portal.example")
+        if request.path == "/skynet/stats":
+            return Reply(200, (header,), b"{}")
+        if request.path.startswith("/svc/"):
+            return Reply(404, (header, (b"Content-Type", b"text/html")), b"<html>no such page")
+        return error(404, "failed to fetch skylink").with_header(*header)
+
+
+async def test_a_portal_of_another_dialect() -> None:
+    """C18: It is known by its own answers, also after it said that it lacks content."""
+    async with running(_OtherDialect()) as portal:
+        http = HttpClient(portal.url, PortalOptions.parse(portal.url))
+        for path, kind in (("/link", NotFoundError), ("/svc/metadata/link", NoPortalError)):
+            with pytest.raises(kind) as caught:
+                await http.fetch(requests.Request("GET", path), 100)
+        await http.aclose()
+    assert caught.value.advice == 'set dialect = "skynet"'
 
 
 async def test_a_server_that_is_silent() -> None:

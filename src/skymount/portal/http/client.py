@@ -294,7 +294,6 @@ class HttpClient:
     async def _recognize(self, call: Call, error: PortalError, now: _Attempt) -> None:
         """NoPortalError if the server behind an error turns out to be no portal."""
         if now.is_of_portal is not False:
-            self._recognition.is_portal = self._recognition.is_portal or bool(now.is_of_portal)
             return
         found = await self._recognition.stranger(call.options.dialect)
         if found is not None:
@@ -354,7 +353,8 @@ class HttpClient:
         except BaseException:
             await response.aclose()
             raise
-        self._recognition.is_portal = self._recognition.is_portal or response.is_of_portal
+        if not self._recognition.is_portal and call.options.dialect is self.options.dialect:
+            self._recognition.is_portal = response.is_of_portal
         return response
 
     async def _send(

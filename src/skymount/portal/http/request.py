@@ -93,5 +93,7 @@ class Call:
         values = [value for _, value in self.options.headers]
         parts = [part for value in values for part in _SEPARATORS.split(value)]
         found = {text for text in (*values, *parts) if len(text) >= _SECRET}
-        key = self.options.api_key
-        return found | ({key, requests.basic_credentials(key)} if key else set())
+        if key := self.options.api_key:
+            credentials = requests.basic_credentials(key)
+            found |= {key, credentials, credentials.removeprefix("Basic ")}
+        return found
