@@ -411,7 +411,7 @@ def test_an_unknown_key_in_a_table_that_is_not_used() -> None:
         ("dialect = 1", "must be a string"),
         ('api_key = ["x"]', "must be a string"),
         ("user_agent = 1", "must be a string"),
-        ('user_agent = "a\\nb"', "a character that a header cannot carry"),
+        ('user_agent = "a\\nb"', "user_agent holds a character that a header cannot carry"),
         ("headers = 1", "must be a mapping"),
         ('headers = ["Cookie: secret"]', "must be a mapping"),
         ("headers = { Cookie = 1 }", "must be a string"),
@@ -458,6 +458,7 @@ def test_a_bad_value_is_refused_with_its_place(line: str, words: str) -> None:
     assert said.startswith(line.partition(" ")[0])
     assert words in said
     assert "secret" not in said
+    assert "custom_user_agent" not in said  # which is the name in the library
 
 
 def test_a_bad_variable_is_named() -> None:

@@ -28,6 +28,7 @@ def test_help_goes_to_stdout_and_has_an_example(sandbox: Sandbox, command: str) 
     said = sandbox.succeed(*command.split(), "--help")
     assert said.startswith(f"Usage: python -m skymount {command}".rstrip())
     assert "\x08" not in said
+    assert max(map(len, said.splitlines())) <= 80
     lines = [line.strip() for line in said.splitlines()]
     heading = next(i for i, line in enumerate(lines) if line in ("Example:", "Examples:"))
     assert f"skymount {command}".rstrip() in lines[heading + 1]

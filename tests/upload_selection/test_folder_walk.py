@@ -82,7 +82,7 @@ def test_links_inside_are_followed_as_by_cp(root: Path) -> None:
 def test_a_folder_that_is_on_the_way_down_already(root: Path, target: str) -> None:
     make(root, "sub/deep/x", **{"sub/loop": f"-> {target}"})
     found = select(root, USUAL)
-    assert reasons(root, found) == {"sub/loop": "it leads to a folder that it is in"}
+    assert reasons(root, found) == {"sub/loop": "it leads to a directory that it is in"}
     assert [file.name for file in found.files] == ["sub/deep/x"]
 
 
@@ -99,7 +99,7 @@ def test_links_multiply_within_limits(root: Path) -> None:
         below = f"-> ../d{number + 1}"
         make(root, f"d{number}/x", **{f"d{number}/l": below, f"d{number}/r": below})
     make(root, "d40/x")
-    with pytest.raises(MalformedError, match="more than 5000 files and folders"):
+    with pytest.raises(MalformedError, match="more than 5000 files and directories"):
         select(root, USUAL, limit=5000)
 
 
@@ -328,7 +328,7 @@ def test_a_deep_folder(root: Path, depth: int) -> None:
     os.close(here)
     try:
         if depth > 1000:
-            with pytest.raises(MalformedError, match="more than 1000 folders deep"):
+            with pytest.raises(MalformedError, match="more than 1000 directories deep"):
                 select(root, USUAL)
         else:
             assert taken(root) == ["d/" * depth + "f"]

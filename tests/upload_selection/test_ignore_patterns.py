@@ -1,6 +1,7 @@
 """W9: Ignore files are read as git reads them."""
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -83,6 +84,8 @@ FILES = st.builds(
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
     root = tmp_path_factory.mktemp("repository")
     for path in PATHS:
         (root / path).parent.mkdir(parents=True, exist_ok=True)

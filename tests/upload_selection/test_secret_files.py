@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import subprocess
 import tarfile
 from pathlib import Path
@@ -50,6 +51,9 @@ def openssl(where: Path, *command: str) -> None:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Keys as programs write them; those whose names begin with `public` are none."""
+    for program in ("openssl", "ssh-keygen"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
     where = tmp_path_factory.mktemp("keys")
     lines = """
         genrsa -out rsa.pem 2048

@@ -189,7 +189,7 @@ def cli() -> None:
     \b
     Examples:
       skymount config init --portal URL   name a portal, for all commands
-      skymount mount ~/sky                mount; starts an embedded portal if none is there
+      skymount mount ~/sky                mount; with a portal if none is there
       skymount upload site/               upload a directory, print its skylink
       ls ~/sky/skylinks/SKYLINK/          look at it
       skymount umount ~/sky               unmount

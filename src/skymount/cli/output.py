@@ -3,9 +3,10 @@
 import json
 import os
 import re
+import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import click
 
@@ -17,6 +18,8 @@ Progress = Callable[[int, int | None], None]  # (bytes done, bytes in all or Non
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+
+STDOUT = 1  # the descriptor
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
@@ -46,6 +49,31 @@ def emit(value: object, as_json: bool, lines: Iterable[str]) -> None:
 def warn(text: str) -> None:
     """Print a warning."""
     click.echo(f"skymount: warning: {escape(text)}", err=True)
+
+
+def is_stream(destination: str | None) -> bool:
+    """Whether it is standard output, or a device or pipe: nothing is there that could be lost."""
+    try:
+        mode = os.stat(destination or "").st_mode
+    except OSError:
+        return destination == "-"
+    return destination == "-" or stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
+
+
+@asynccontextmanager
+async def open_stream(destination: str) -> AsyncIterator[int]:
+    """Open a stream for writing, a pipe once somebody reads it; yield its descriptor."""
+    import trio
+
+    if destination == "-":
+        yield STDOUT
+        return
+    flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY
+    found = await trio.to_thread.run_sync(os.open, destination, flags, abandon_on_cancel=True)
+    try:
+        yield found
+    finally:
+        os.close(found)
 
 
 class _InterruptedError(click.ClickException):

@@ -235,7 +235,8 @@ def _api_key(value: object, name: str) -> str:
     return found
 
 
-def _header_value(value: object, name: str) -> str:
+def header_value(value: object, name: str) -> str:
+    """Check the value of a header; an error names the option, and does not repeat the value."""
     found = text(value, name).strip(" ")
     if _BAD_IN_VALUE.search(found):
         raise MalformedError(f"{name} holds a character that a header cannot carry")
@@ -253,7 +254,7 @@ def _headers(value: object, name: str) -> tuple[tuple[str, str], ...]:
             raise MalformedError(f"the header {shown} is set by the client itself")
         if header.lower() in found:
             raise MalformedError(f"the header {shown} is given twice")
-        found[header.lower()] = (header, _header_value(content, f"the header {shown}"))
+        found[header.lower()] = (header, header_value(content, f"the header {shown}"))
     return tuple(found.values())
 
 
@@ -291,7 +292,7 @@ _ATTRIBUTES = {"custom_user_agent": "user_agent", "timeout": "idle_timeout"}
 
 _PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "api_key": _api_key,
-    "custom_user_agent": _header_value,
+    "custom_user_agent": header_value,
     "headers": _headers,
     "timeout": seconds,
     "dialect": _dialect,

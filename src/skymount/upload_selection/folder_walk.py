@@ -193,9 +193,9 @@ class _Walk:
         if self._own.is_one(identity):
             raise _LeftOutError(OWN_STATE, "take_all")
         if folder.is_below(identity):
-            raise _LeftOutError("it leads to a folder that it is in")
+            raise _LeftOutError("it leads to a directory that it is in")
         if folder.depth == _DEPTH_LIMIT:
-            raise MalformedError(f"{shown(self.root)}: more than {_DEPTH_LIMIT} folders deep")
+            raise MalformedError(f"{shown(self.root)}: more than {_DEPTH_LIMIT} directories deep")
         return _Folder(place, path, real, identity, folder, folder.depth + 1)
 
     def _target(self, link: str, status: os.stat_result) -> tuple[str, str | None]:
@@ -300,7 +300,7 @@ class _Walk:
         self._names += names
         self._bytes += size
         if self._names > self.limit or self._bytes > _BYTES_LIMIT:
-            bound = f"{self.limit} files and folders, or {_BYTES_LIMIT >> 40} TiB"
+            bound = f"{self.limit} files and directories, or {_BYTES_LIMIT >> 40} TiB"
             raise MalformedError(f"{shown(self.root)}: more than {bound}, with what links lead to")
 
     def _shown(self, name: str) -> str:

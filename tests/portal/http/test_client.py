@@ -364,7 +364,10 @@ async def test_nobody_there():
         client.http.retry = retry = NotingRetry()
         with pytest.raises(UnavailableError) as caught:
             await client.head(CONTENT.skylink)
-    assert str(caught.value) == f"{gone[7:]} cannot be reached: Connection refused"
+    assert str(caught.value) == (
+        f"{gone[7:]} cannot be reached: Connection refused; is the portal running, and is the port "
+        "right?"
+    )
     assert len(retry.noted) == 3
 
 
@@ -445,7 +448,7 @@ async def test_status_of_an_error_that_breaks_off():
                 await client.raw_metadata(CONTENT.skylink)
             assert caught.value.status == 403
             portal.heal()
-        assert len(portal.requests) == 3
+        assert len(portal.asked("/metadata/")) == 3
 
 
 # --- errors and secrets

@@ -248,7 +248,7 @@ async def test_a_long_pause_is_not_waited_for():
         with trio.fail_after(30), pytest.raises(PortalError) as failure:
             await upload_to_first(found.portals, body(), found.note)
         again = f"{found.fakes[0].url} may be asked again in "
-        assert again in failure.value.message
+        assert again in failure.value.advice
         assert found.takers == [1, 1]
 
 

@@ -70,7 +70,7 @@ def init(portals: tuple[str, ...], dialect: str | None, force: bool, file: str |
     \b
     Examples:
       skymount config init --portal https://portal.example
-      skymount config init --portal https://one.example --portal https://two.example
+      skymount config init --portal https://a.example --portal https://b.example
     """
     from skymount import file_permissions
     from skymount.config_file import default_path

@@ -256,10 +256,8 @@ async def post(http: HttpClient, body: Body, call: PortalOptions) -> responses.U
     content = aiter(body) if body.size is None else body
     async with http.open(request, call, headers=body.headers, content=content) as answer:
         found = await answer.read(responses.RESPONSE_LIMIT)
-        try:
+        with http.parsing(request, call, answer.status):
             return responses.UploadResult.parse(found, call.dialect)
-        except MalformedError as error:
-            raise answer.bad(str(error)) from None
 
 
 class _BodyStream:

@@ -32,9 +32,6 @@ _GATHERING = 0.02
 _DECRYPTED = 1 << 20
 """Bytes that are decrypted at once, in under a millisecond."""
 
-# OpenSSL's numbers of what `ca_file` remedies: no authority of the certificate is known.
-_UNKNOWN_AUTHORITY = frozenset({18, 19, 20, 21})
-
 
 class NotFollowedError(Exception):
     """A redirect must not be followed; the text says what is wrong with where it leads."""
@@ -141,7 +138,8 @@ class SocketStream:
                 except ssl.SSLWantWriteError:
                     await trio.lowlevel.wait_writable(self._socket)
         except ssl.SSLCertVerificationError as error:
-            raise httpx.ConnectError(_advice(host, error)) from error
+            text = f"the certificate of {host} is not valid: {error.verify_message}"
+            raise httpx.ConnectError(text) from error
         except _FAILED as error:
             raise httpx.ConnectError(str(error)) from error
 
@@ -252,14 +250,6 @@ class SocketStream:
             received += size
         self._has_received = True
         return received
-
-
-def _advice(host: str, error: ssl.SSLCertVerificationError) -> str:
-    """Return what is wrong with a certificate, and what can be done."""
-    text = f"the certificate of {host} is not valid: {error.verify_message}"
-    if error.verify_code in _UNKNOWN_AUTHORITY:
-        return f"{text}; to trust it, name a file with its authority in ca_file or SSL_CERT_FILE"
-    return text
 
 
 @contextmanager

@@ -11,7 +11,16 @@ import click
 
 from skymount.cli import completion
 from skymount.cli.options import reading_options
-from skymount.cli.output import Progress, emit, escape, interruption, json_option, progress
+from skymount.cli.output import (
+    Progress,
+    emit,
+    escape,
+    interruption,
+    is_stream,
+    json_option,
+    open_stream,
+    progress,
+)
 from skymount.errors import BadContentError
 from skymount.storage.atomic_file import write_all
 from skymount.wire.http import requests
@@ -50,11 +59,11 @@ def download(
 ) -> None:
     """Save the file or directory at LINK as DEST.
 
-    A file is saved as DEST, or into DEST if that is a directory, or written to stdout if DEST is
-    '-'. A directory becomes DEST, or is added to DEST if that exists. Files appear once all of them
-    are complete, and none appears that fails verification. A warning names what cannot be verified;
-    --json has it as `verified`: "yes", "partly" or "no". Content that mounts keep on disk is read
-    without a portal.
+    A file is saved as DEST, or into DEST if that is a directory, or written to DEST if that is '-'
+    (stdout), a device or a pipe. A directory becomes DEST, or is added to DEST if that exists.
+    Files appear once all of them are complete, and none appears that fails verification. A warning
+    names what cannot be verified; --json has it as `verified`: "yes", "partly" or "no". Content
+    that mounts keep on disk is read without a portal.
 
     Without DEST the name is the last one in LINK, or else the name that the upload chose, in the
     working directory. The skylink is the name instead if that one begins with a dash, holds control
@@ -82,7 +91,7 @@ def download(
     if as_json:
         common = {"verified": saved.verified.value}
         emit([{"path": path, "size": size} | common for path, size in saved.files], as_json, [])
-    elif os.isatty(2) and destination != "-":
+    elif os.isatty(2) and not is_stream(destination):
         total = sum(size for _, size in saved.files)
         what = counted(len(saved.files), "file")
         if len(saved.files) == 1:
@@ -103,7 +112,7 @@ def check_destination(destination: str | None, as_json: bool) -> None:
 
 def unsaved(destination: str | None) -> str:
     """Say what an interrupted download leaves."""
-    return "the output is not complete" if destination == "-" else "nothing was saved"
+    return "the output is not complete" if is_stream(destination) else "nothing was saved"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +138,9 @@ async def _save(
 
     target = await open_target(session, link)
     skyfile, file = target.tree.skyfile, target.single_file()
-    if destination == "-":
-        return DownloadSummary([("-", await write_out(session, target))], target.verified)
+    if destination is not None and is_stream(destination):
+        size = await write_out(session, target, destination, force=force)
+        return DownloadSummary([(destination, size)], target.verified)
     if file is None:
         return await _save_tree(session, target, destination, force=force, report=report)
     chosen = bool(target.path) or _is_file_name(destination)
@@ -241,6 +251,7 @@ async def _archive(
         safe_name,
         warn_of_unverified,
     )
+    from skymount.cli.staging import StagedFile, StagingDirectory
     from skymount.portal.client.download import to_file
     from skymount.portal.verify_policy import Verified, VerifyPolicy
 
@@ -249,36 +260,37 @@ async def _archive(
     found = await resolve_link(session, link)
     inner = found.path.decode("utf-8", "surrogateescape")
     request = requests.download(found.skylink, inner, archive=kind, with_metadata=False)
-    if destination == "-":
-        size = await copy_out(session.portals.ranked()[0], request)
+    if destination is not None and is_stream(destination):
+        size = await copy_out(session.portals.ranked()[0], request, destination)
         warn_of_unverified(link.text, Verified.NO, session.policy)
-        return DownloadSummary([("-", size)], Verified.NO)
+        return DownloadSummary([(destination, size)], Verified.NO)
     skylink = str(found.skylink)
     own = safe_name(inner.rpartition("/")[2] or skylink, skylink) + _ARCHIVES[kind]
     parent, name = file_destination(destination, own, chosen=True, force=force)
-    path = os.path.join(parent, name)
+    with StagingDirectory(parent) as staging:
+        path = staging.reserve(os.fsencode(name))
 
-    async def ask(client: "PortalReader") -> "DownloadResult":
-        return await to_file(client.http, request, Path(path), client.options, report)
+        async def ask(client: "PortalReader") -> "DownloadResult":
+            return await to_file(client.http, request, Path(path), client.options, report)
 
-    with naming_absent_content(link.text):
-        done = await session.portals.first(ask, hedged=False)
+        with naming_absent_content(link.text):
+            done = await session.portals.first(ask, hedged=False)
+        staging.merge([StagedFile(os.fsencode(name), 0, done.size)], force=force)
     warn_of_unverified(link.text, done.verified, session.policy)
-    return DownloadSummary([(path, done.size)], done.verified)
+    return DownloadSummary([(os.path.join(parent, name), done.size)], done.verified)
 
 
-async def copy_out(client: "PortalReader", request: "Request") -> int:
-    """Write a portal's answer to stdout, unverified; return its size in bytes."""
+async def copy_out(client: "PortalReader", request: "Request", destination: str) -> int:
+    """Write a portal's answer to a stream, unverified; return its size in bytes."""
     import trio
-
-    from skymount.cli.commands.content import STDOUT
 
     size = 0
     async with (
+        open_stream(destination) as out,
         client.http.open(request, client.options) as answer,
         aclosing(answer.pieces()) as pieces,
     ):
         async for piece in pieces:
-            await trio.to_thread.run_sync(write_all, STDOUT, piece, abandon_on_cancel=True)
+            await trio.to_thread.run_sync(write_all, out, piece, abandon_on_cancel=True)
             size += len(piece)
     return size

@@ -76,8 +76,8 @@ def pin(
     \b
     Examples:
       skymount pin SKYLINK --from https://portal.example
-      skymount pin SKYLINK --from https://portal.example --to http://127.0.0.1:4280
-      skymount pin --recursive skydb/home/albums.json --from https://portal.example
+      skymount pin SKYLINK --from https://portal.example --to https://b.example
+      skymount pin --recursive skydb/home/album.json --from https://portal.example
     """
     from skymount.cli.session import run_with_content
 
