@@ -72,6 +72,9 @@ async def open_stream(destination: str) -> AsyncIterator[int]:
     found = await trio.to_thread.run_sync(os.open, destination, flags, abandon_on_cancel=True)
     try:
         yield found
+    except OSError as error:
+        error.filename = error.filename or destination
+        raise
     finally:
         os.close(found)
 
