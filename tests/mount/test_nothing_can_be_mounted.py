@@ -296,7 +296,7 @@ def test_a_user_has_the_right_through_fusermount3(
     """Whether that is setuid, or has a capability of its own, and whatever else is mounted."""
     prefix = mount_namespace.as_nobody(sandbox.root)
     path = sandbox.directory_of(NOBODY)
-    odd = os.fsdecode(b"no UTF-8: \xff")
+    odd = os.fsdecode(b"no UTF-8: \xff") + ", a new line to Python: \u2028"
     mount_namespace.do("mount", "-t", "tmpfs", "none", sandbox.directory(odd))
     if capability:
         bind(HELPER, _helper())(mount_namespace, sandbox.directory("scratch"))
