@@ -4,6 +4,7 @@ import os
 
 import click
 
+from skymount.cli.standard_streams import standard_input
 from skymount.errors import MalformedError
 
 _SECRET_LIMIT = 64 << 10  # bytes of a seed or pass-phrase
@@ -47,8 +48,7 @@ def _ask(what: str, confirm: bool) -> str:
 
 
 def _piped(what: str) -> str:
-    with open(0, "rb", closefd=False) as stdin:
-        raw = stdin.read(_SECRET_LIMIT + 2).removesuffix(b"\n")
+    raw = standard_input().read(_SECRET_LIMIT + 2).removesuffix(b"\n")
     if len(raw) > _SECRET_LIMIT:
         raise MalformedError(f"{what.lower()}: longer than {_SECRET_LIMIT} bytes")
     try:

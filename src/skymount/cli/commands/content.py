@@ -12,6 +12,7 @@ import click
 from skymount.cli import completion
 from skymount.cli.options import reading_options
 from skymount.cli.output import emit, escape, json_option, readable_size
+from skymount.cli.standard_streams import standard_output
 from skymount.storage.atomic_file import write_all
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from skymount.fs.skylinks.tree import TreeNode
     from skymount.portal.client.base import PortalReader
     from skymount.portal.client.metadata import MetadataResult
-
-STDOUT = 1  # the descriptor
 
 
 @click.command(context_settings={"help_option_names": ["--help"]})
@@ -154,15 +153,16 @@ async def write_out(session: "ContentSession", target: "LinkTarget", *, force: b
             )
         file = files[0]
     warn_of_unverified(target.link.text, target.verified, session.policy)
+    stdout = standard_output().fileno()
     for at, length in pieces(skyfile, file.offset, file.size):
         data = await session.reader.read(skyfile, at, length)
-        if at == file.offset and not force and os.isatty(STDOUT) and _is_binary(bytes(data[:8192])):
+        if at == file.offset and not force and os.isatty(stdout) and _is_binary(bytes(data[:8192])):
             raise click.ClickException(
                 f"{escape(target.link.text)}: it is binary, and would garble the terminal; send it "
                 "to a file or a program, or add --force"
             )
         # abandoned on cancel: a pipe that nobody reads must not keep the command from ending
-        await trio.to_thread.run_sync(write_all, STDOUT, data, abandon_on_cancel=True)
+        await trio.to_thread.run_sync(write_all, stdout, data, abandon_on_cancel=True)
     return file.size
 
 

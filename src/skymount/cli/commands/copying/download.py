@@ -12,6 +12,7 @@ import click
 from skymount.cli import completion
 from skymount.cli.options import reading_options
 from skymount.cli.output import Progress, emit, escape, json_option, progress, readable_size
+from skymount.cli.standard_streams import standard_output
 from skymount.errors import BadContentError
 from skymount.storage.atomic_file import write_all
 from skymount.wire.http import requests
@@ -263,14 +264,12 @@ async def copy_out(client: "PortalReader", request: "Request") -> int:
     """Write a portal's answer to stdout, unverified; return its size in bytes."""
     import trio
 
-    from skymount.cli.commands.content import STDOUT
-
-    size = 0
+    stdout, size = standard_output().fileno(), 0
     async with (
         client.http.open(request, client.options) as answer,
         aclosing(answer.pieces()) as pieces,
     ):
         async for piece in pieces:
-            await trio.to_thread.run_sync(write_all, STDOUT, piece, abandon_on_cancel=True)
+            await trio.to_thread.run_sync(write_all, stdout, piece, abandon_on_cancel=True)
             size += len(piece)
     return size
