@@ -123,7 +123,7 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _ALL_COMMANDS:
             return None
-        from skymount.cli.verbose_option import with_verbose
+        from skymount.cli.options import with_verbose
 
         name = _MODULES.get(cmd_name, cmd_name)
         module = importlib.import_module(f"skymount.cli.commands.{name}")

@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options that several commands share, and --verbose, which all have."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from skymount.cli import completion
+from skymount.errors import ConfigError
 
 if TYPE_CHECKING:
     from skymount.config import Config
@@ -31,16 +32,19 @@ def load_settings(
     return config.load(given, environ=os.environ, file=config_file or "", name=name, warn=warn)
 
 
-def _default_data() -> Path:
+def data_directory(given: Path | None) -> Path:
+    """Return the directory of --data, by default the user's; UsageError without a home."""
     from skymount.default_portal import default_data
 
-    return default_data()
+    try:
+        return given or default_data()
+    except ConfigError as error:
+        raise click.UsageError(f"{error}, or name a directory with --data") from None
 
 
 data_option = click.option(
     "--data",
     type=click.Path(path_type=Path, file_okay=False),
-    default=_default_data,
     show_default="the user's data directory",
     help="Directory that holds all that a portal keeps; created when absent.",
 )
@@ -132,6 +136,28 @@ def _with_default_portal(settings: "Config", flag: str = "--portal") -> "Config"
             f"{flag} {url}), or `skymount mount` starts one of your own"
         )
     return replace(settings, default_portal=found.url)
+
+
+def with_verbose(command: click.Command) -> click.Command:
+    """Add ``--verbose`` to a command, or to all of a group, unless it has one of its own."""
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            with_verbose(each)
+    elif not any("-v" in option.opts for option in command.params):
+        text = "Log to standard error, also each request to a portal."
+        names = ("-v", "--verbose")
+        option = click.Option(
+            names, is_flag=True, expose_value=False, callback=_begin_log, help=text
+        )
+        command.params.append(option)
+    return command
+
+
+def _begin_log(context: click.Context, parameter: click.Parameter, is_verbose: bool) -> None:
+    if is_verbose:
+        from skymount.daemon import log
+
+        log.log_to_stderr("debug")
 
 
 _verify_option = click.option(

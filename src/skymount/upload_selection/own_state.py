@@ -5,6 +5,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
+from skymount.errors import ConfigError
+from skymount.user_directories import KINDS, user_directory
+
 OWN_STATE = "skymount's own state"
 
 
@@ -18,17 +21,10 @@ class OwnState:
     @classmethod
     def find(cls) -> Self:
         """Find those that are there."""
-        import platformdirs
-
         paths, identities = [], []
-        for place in (
-            platformdirs.user_config_dir,
-            platformdirs.user_data_dir,
-            platformdirs.user_state_dir,
-            platformdirs.user_cache_dir,
-        ):
-            with suppress(OSError, RuntimeError):  # RuntimeError: without a home there is none
-                path = os.path.realpath(place("skymount"))
+        for kind in KINDS:
+            with suppress(OSError, ConfigError):  # ConfigError: without a home there is none
+                path = os.path.realpath(user_directory(kind, ConfigError))
                 status = os.stat(path)
                 paths.append(path)
                 identities.append((status.st_dev, status.st_ino))

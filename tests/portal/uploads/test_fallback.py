@@ -8,7 +8,6 @@ import trio
 
 from skymount.concurrency import run_all
 from skymount.errors import (
-    MalformedError,
     PortalError,
     ReadOnlyPortalError,
     RequestRefusedError,
