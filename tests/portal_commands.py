@@ -35,7 +35,9 @@ def use(sandbox: Sandbox, given: Sequence[str], links: list[str]) -> None:
     left = json.loads(sandbox.succeed("portal", "list", "--json", *given))
     assert [row["skylink"] for row in left] == [links[0]]
     assert sandbox.succeed("portal", "unpin", links[0], *given) == f"{links[0]} unpinned\n"
-    assert "0 damaged" in sandbox.succeed("portal", "verify", *given)
+    verified = sandbox.succeed("portal", "verify", *given)
+    assert verified.startswith("1 skyfile, ")
+    assert verified.endswith(": 0 damaged\n")
     absent = sandbox.skymount("portal", "verify", ABSENT, *given)
     assert absent.returncode == 1
     assert f"{ABSENT}: it is not stored" in absent.stdout

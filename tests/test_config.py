@@ -341,6 +341,21 @@ def test_a_message_is_one_short_line(text: str) -> None:
     assert len(said) < 1000
 
 
+def test_all_faults_are_named() -> None:
+    """Those of keys, of portals' tables and of mounts' tables, each with its line."""
+    path = write(
+        'portls = 1\ntimeout = "x"\n[[portals]]\nurl = "p"\ndialect = 3\n[[portals]]\n'
+        '[mounts.home]\nverify = "x"\nmountpoint = 5\n'
+    )
+    with pytest.raises(ConfigError) as caught:
+        load({"memory_cache": "x"}, environ={"SKYMOUNT_HNS_TTL": "x"}, file=str(path))
+    faults = str(caught.value).split("; also ")
+    lines = [f"{path}: line {number}: " for number in (1, 2, 4, 5, 6, 8, 9)]
+    places = [*lines, "SKYMOUNT_HNS_TTL: ", "command line: "]
+    for place, fault in zip(places, faults, strict=True):
+        assert fault.startswith(place)
+
+
 def test_what_is_not_toml() -> None:
     assert "line 2" in refused("timeout = 1\ntimeout =\n")
 
@@ -357,7 +372,7 @@ def test_bytes_that_are_not_text() -> None:
 
 
 def test_a_file_over_the_limit() -> None:
-    assert refused("#" * (1 << 20) + "\n") == "larger than 1048576 bytes"
+    assert refused("#" * (1 << 20) + "\n") == "larger than 1 MiB"
 
 
 def test_nesting_without_end() -> None:
@@ -390,20 +405,20 @@ def test_an_unknown_key_in_a_table_that_is_not_used() -> None:
     [
         ("portals = 1", "must be a list of strings"),
         ("portals = [1]", "must be a string"),
-        ('portals = ["portal.example"]', "it looks like https://"),
+        ('portals = ["portal.example"]', "or https://: write https://portal.example"),
         ('portals = ["http://me:secret@portal.example"]', "must not hold credentials"),
         ('dialect = "klingon"', "unknown dialect 'klingon'"),
         ("dialect = 1", "must be a string"),
         ('api_key = ["x"]', "must be a string"),
         ("user_agent = 1", "must be a string"),
-        ('user_agent = "a\\nb"', "a character that a header cannot carry"),
+        ('user_agent = "a\\nb"', "user_agent holds a character that a header cannot carry"),
         ("headers = 1", "must be a mapping"),
         ('headers = ["Cookie: secret"]', "must be a mapping"),
         ("headers = { Cookie = 1 }", "must be a string"),
         ('headers = { "a b" = "secret" }', "is not the name of a header"),
         ('headers = { Host = "secret" }', "is set by the client itself"),
         ('headers = { Cookie = "secret\\n" }', "a character that a header cannot carry"),
-        ('node_url = "node.example"', "it looks like https://"),
+        ('node_url = "localhost:1"', "or https://: write http://localhost:1"),
         ('node_url = "http://me:secret@node.example"', "must not hold credentials"),
         ("redirect_hosts = 1", "must be a list of strings"),
         ("redirect_hosts = [1]", "must be a string"),
@@ -443,6 +458,7 @@ def test_a_bad_value_is_refused_with_its_place(line: str, words: str) -> None:
     assert said.startswith(line.partition(" ")[0])
     assert words in said
     assert "secret" not in said
+    assert "custom_user_agent" not in said  # which is the name in the library
 
 
 def test_a_bad_variable_is_named() -> None:

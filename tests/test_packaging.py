@@ -1,6 +1,8 @@
 """The wheel, the source distribution, and pipx: what an installation from them has."""
 
+import gzip
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from skymount import config, config_file, default_portal, keyring
+from skymount.content.cache import block_store
+from skymount.portal.ledger import ledger
 from tests.fuse_device import mounts
 from tests.mount.namespaces import Namespace, new_namespace
 from tests.skymount_process import Sandbox, clear_mounts
@@ -171,6 +176,60 @@ def test_roff_has_no_complaint_about_a_man_page(wheels: Path) -> None:
         assert done.stderr == b"", name
 
 
+CONTAINERFILE = (ROOT / "Containerfile").read_text()
+HOWTO = (ROOT / "docs/howto/containers.md").read_text()
+VOLUMES = {
+    "skymount-config": Path("/root/.config/skymount"),
+    "skymount-state": Path("/root/.local"),
+    "skymount-cache": Path("/root/.cache"),
+}
+
+
+def test_the_volumes_of_the_image_keep_all_that_skymount_keeps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """None is declared by the image: it would hide what a volume above it keeps."""
+    assert not re.search(r"^(VOLUME|USER)|\bHOME\b|XDG_", CONTAINERFILE, re.MULTILINE)
+    for name in [name for name in os.environ if name.startswith("XDG_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", "/root")
+    kept = [config_file.default_path(), keyring.default_path(), default_portal.default_data()]
+    kept += [ledger.default_path(), Path(config.default_log_file("/mnt/sky"))]
+    kept += [block_store.default_path()]
+    for path in kept:
+        assert any(path.is_relative_to(volume) for volume in VOLUMES.values()), path
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert page.name == "containers.md" or "/root/." not in page.read_text(), page
+
+
+def _examples() -> list[str]:
+    """Return the lines of docs that start skymount in a container."""
+    pages = [HOWTO, (ROOT / "docs/install.md").read_text()]
+    lines = "\n".join(pages).replace("\\\n", " ").splitlines()
+    return [line for line in lines if line.lstrip().startswith("podman run")]
+
+
+def test_examples_of_the_image_have_a_portal_and_its_volumes() -> None:
+    mounting = [line for line in _examples() if "/dev/fuse" in line]
+    assert len(mounting) == 2
+    for line in mounting:
+        found = dict(re.findall(r" -v ([^:\s]+):(\S+)", line))
+        assert found == {name: str(path) for name, path in VOLUMES.items()}, line
+        assert "--cap-add SYS_ADMIN" in line
+        assert " -e SKYMOUNT_PORTALS=http" in line
+    others = [line for line in _examples() if "skymount ls" in line]
+    assert others
+    for line in others:
+        assert " -e SKYMOUNT_PORTALS=http" in line
+
+
+def test_process_1_of_the_image_reaps() -> None:
+    """Without it zombies of a mount stay, and signals end no other command."""
+    assert 'ENTRYPOINT ["tini", "-s", "--", "skymount"]' in CONTAINERFILE
+    last_stage = CONTAINERFILE.rpartition("\nFROM ")[2]
+    assert re.search(r"apt-get install .*\btini\b", last_stage)
+
+
 SYSTEM_PYTHON = Path("/usr/bin/python{}.{}".format(*sys.version_info))
 
 
@@ -218,6 +277,11 @@ def test_the_debian_package_mounts(
         "usr/lib/systemd/user/skymount@.service",
     ):
         assert (installed / name).is_file(), name
+    control = (installed / "var/lib/dpkg/status").read_text()
+    assert re.search(r"^Depends: .*\bca-certificates\b", control, re.MULTILINE)
+    assert re.search(r"^Maintainer: .+ <\S+@\S+>$", control, re.MULTILINE)
+    changes = gzip.decompress((installed / "usr/share/doc/skymount/changelog.gz").read_bytes())
+    assert changes.startswith(b"skymount (0.")
     inside = mount_namespace.prefix
     env = {name: value for name, value in sandbox.env.items() if name != "PYTHONPATH"}
     program = installed / "usr/bin/skymount"

@@ -5,6 +5,7 @@ finds its packages in a directory in place of a network.
 import base64
 import hashlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -31,19 +32,25 @@ def main():
     print("ready", flush=True)
     if input() == "go on":
         import late
-        print(late.VERSION, late.__file__)
+        from skymount import own
+        print(late.VERSION, own.VERSION, late.__file__)
 """
 
 # Builds the program's package. It waits as long as there is a file `gate`.
 BACKEND = """
-import os, time, zipfile
+import glob, os, time, zipfile
 def build_editable(directory, config_settings=None, metadata_directory=None):
-    while os.path.exists("gate"):
+    return build_wheel(directory, is_editable=True)
+def build_wheel(directory, config_settings=None, metadata_directory=None, is_editable=False):
+    while os.path.exists(os.path.expanduser("~/gate")):
         time.sleep(0.05)
     about = "Metadata-Version: 2.1\\nName: skymount\\nVersion: 1\\n"
     wheel, entries = "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\n", "[console_scripts]\\n"
     with zipfile.ZipFile(os.path.join(directory, "skymount-1-py3-none-any.whl"), "w") as archive:
-        archive.writestr("skymount.pth", os.path.abspath("src"))
+        if is_editable:
+            archive.writestr("skymount.pth", os.path.abspath("src"))
+        for path in [] if is_editable else glob.glob("src/**/*.py", recursive=True):
+            archive.write(path, path[4:])
         info = "skymount-1.dist-info/"
         archive.writestr(info + "METADATA", about)
         archive.writestr(info + "WHEEL", wheel + "Tag: py3-none-any\\n")
@@ -80,13 +87,18 @@ class Checkout:
         (self.path / "scripts/setup").chmod(0o755)
         self.write("src/skymount/program.py", PROGRAM)
         self.write("src/skymount/wire/_merkle.c", "first\n")
-        self.write("backend.py", BACKEND)
+        self.write("scripts/backend.py", BACKEND)
         self.write("setup.py", COMPILER)
         self.write(
             "pyproject.toml",
-            '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n',
+            "[build-system]\nrequires = []\n"
+            'build-backend = "backend"\nbackend-path = ["scripts"]\n',
         )
-        self.write("requirements/build.txt", "")
+        for name in ("build", "dev", "reference-sdk"):
+            self.write(f"requirements/{name}.txt", "")
+        for name in ("README.md", "LICENSE", "MANIFEST.in", "systemd/skymount.service"):
+            self.write(name, "")
+        self.write("src/skymount/own.py", "VERSION = 1\n")
         self.require_another_version()
 
     def require_another_version(self) -> None:
@@ -116,7 +128,7 @@ class Checkout:
     @property
     def _environment(self) -> dict[str, str]:
         return {
-            "PATH": os.environ["PATH"],
+            "PATH": f"{os.environ['PATH']}:{self.path}/bin",
             "HOME": str(self.path),
             "PYTHON": sys._base_executable,  # type: ignore[attr-defined]
             "PIP_CONFIG_FILE": os.devnull,
@@ -124,9 +136,9 @@ class Checkout:
             **self.network,
         }
 
-    def start_setup(self) -> "subprocess.Popen[str]":
+    def start_setup(self, *arguments: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
-            [self.path / "scripts/setup"],
+            [self.path / "scripts/setup", *arguments],
             env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -135,9 +147,9 @@ class Checkout:
             start_new_session=True,
         )
 
-    def setup(self, code: int = 0) -> str:
+    def setup(self, *arguments: str, code: int = 0) -> str:
         """Run it; return what it says."""
-        with self.start_setup() as running:
+        with self.start_setup(*arguments) as running:
             said, _ = running.communicate(timeout=LIMIT)
         assert running.returncode == code, said
         return said
@@ -156,18 +168,20 @@ class Checkout:
 
     def assert_works(self, version: int) -> None:
         """Assert that .venv has a program, with this version of its library."""
-        said = late_import(self.start_program())
-        assert said.split()[0] == str(version)
+        assert late_import(self.start_program())[0] == version
 
     def environments(self) -> set[str]:
         return {path.name for path in (self.path / ".venvs").glob("env-*")}
 
 
-def late_import(program: "subprocess.Popen[str]") -> str:
-    """Let a program import what it imports late; return the library's version and place."""
+def late_import(program: "subprocess.Popen[str]") -> tuple[int, int, str]:
+    """Let a program import what it imports late; return the library's version, its own, and where
+    the library is.
+    """
     said, _ = program.communicate("go on\n", timeout=LIMIT)
     assert program.returncode == 0
-    return said
+    library, own, place = said.split(maxsplit=2)
+    return int(library), int(own), place
 
 
 @pytest.fixture(scope="module")
@@ -190,19 +204,23 @@ def checkout(_checkout: Checkout) -> Iterator[Checkout]:
 
 
 def test_what_runs_goes_on_from_what_it_began_with(checkout: Checkout) -> None:
-    """An environment that was replaced stays as long as a program runs from it."""
+    """An environment that was replaced stays as long as a program runs from it: with its libraries,
+    and with the sources of then.
+    """
     old = checkout.version
     running = checkout.start_program()
     checkout.require_another_version()
+    checkout.write("src/skymount/own.py", "VERSION = 2\n")
     checkout.setup()
     checkout.assert_works(checkout.version)
     assert checkout.setup() == "setup: .venv is up to date\n"
     assert len(checkout.environments()) == 2
-    version, place = late_import(running).split(maxsplit=1)
-    assert version == str(old)
+    library, own, place = late_import(running)
+    assert (library, own) == (old, 1)
     assert not place.startswith(str((checkout.path / ".venv").resolve()))
     checkout.setup()
     assert checkout.environments() == {(checkout.path / ".venv").resolve().name}
+    assert late_import(checkout.start_program())[1] == 2
 
 
 @pytest.mark.parametrize("offline", [True, False])
@@ -276,11 +294,24 @@ def test_the_directory_of_an_older_setup(checkout: Checkout) -> None:
     assert done.stdout == "ready\n"
 
 
-def test_the_compiled_part_is_made_in_place(checkout: Checkout) -> None:
-    """Its source is changed more often than the libraries, and no network is needed."""
+def test_developers_run_from_the_sources(checkout: Checkout) -> None:
+    """A change of them needs no new environment; their compiled part is made in place."""
+    for name in _tools():
+        if not shutil.which(name):  # or it would be installed
+            checkout.write(f"bin/{name}", "#!/bin/sh\n")
+            (checkout.path / "bin" / name).chmod(0o755)
+    checkout.setup("--dev")
     before = os.readlink(checkout.path / ".venv")
+    checkout.write("src/skymount/own.py", "VERSION = 3\n")
     checkout.write("src/skymount/wire/_merkle.c", "second\n")
     assert checkout.setup() == "setup: compiling skymount\nsetup: .venv is up to date\n"
     made = checkout.path / "src/skymount/wire/_merkle.abi3.so"
     assert made.read_text() == "second\n"
     assert os.readlink(checkout.path / ".venv") == before
+    assert late_import(checkout.start_program())[1] == 3
+
+
+def _tools() -> list[str]:
+    found = re.search(r"for name in (rsync .*?);", (ROOT / "scripts/setup").read_text())
+    assert found
+    return found[1].split()

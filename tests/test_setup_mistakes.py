@@ -244,7 +244,7 @@ MISTAKES = [
     Mistake(
         "portal that is not there",
         f"ls --portal {NOBODY} {LINK}",
-        ("127.0.0.1:1 cannot be reached", "is it running"),
+        ("127.0.0.1:1 cannot be reached: Connection refused; is the portal running",),
         1,
     ),
     Mistake(

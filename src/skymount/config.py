@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from skymount.config_file import ConfigFile, default_path, path_to_read, shown
+from skymount.config_file import ConfigFile, Faults, default_path, path_to_read, shown
 from skymount.config_portals import (
     CREDENTIALS,
     OPTION_KEYS,
@@ -21,7 +21,6 @@ from skymount.config_portals import (
 )
 from skymount.config_values import PARSERS
 from skymount.content.model.skyfile import VerifyPolicy
-from skymount.did_you_mean import did_you_mean
 from skymount.errors import ConfigError, MalformedError, WrongTypeError
 from skymount.portal.options import (
     CONNECTIONS,
@@ -33,6 +32,7 @@ from skymount.portal.options import (
 from skymount.portal.write_policy import WritePolicy
 from skymount.user_directories import user_directory
 from skymount.wire.dialect import Dialect
+from skymount.wording import did_you_mean
 
 ENVIRONMENT_PREFIX = "SKYMOUNT_"
 
@@ -128,21 +128,23 @@ assert {*KEYS, "portal_tables", "default_portal"} == {item.name for item in fiel
 
 def _merged(config: Config, settings: Mapping[str, object], place: Place) -> Config:
     """Return the configuration with these settings; ConfigError names the place and the key."""
-    unknown = sorted(set(settings) - set(PARSERS))
-    if unknown:
-        raise ConfigError(f"{place(unknown[0])}: {_unknown_key(unknown[0], settings)}")
-    portals = settings.get("portals")
-    if is_tables(portals):
-        tables = parse_tables(portals, partial(place, "portals"), KEYS)
-        config = replace(config, portal_tables=_joined(config.portal_tables, tables))
-        settings = {**settings, "portals": [table.url for table in tables]}
+    faults = Faults()
     parsed: dict[str, Any] = {}
     for key, value in settings.items():
-        try:
-            parsed[key] = PARSERS[key](value, key)
-        except (ConfigError, MalformedError, WrongTypeError) as error:
-            named = shown(error) if str(error).startswith(key) else f"{key}: {shown(error)}"
-            raise ConfigError(f"{place(key)}: {named}") from None
+        if key not in PARSERS:
+            faults.add(f"{place(key)}: {_unknown_key(key, settings)}")
+        elif key == "portals" and is_tables(value):
+            with faults.noted():
+                tables = parse_tables(value, partial(place, key), KEYS)
+                config = replace(config, portal_tables=_joined(config.portal_tables, tables))
+                parsed[key] = PARSERS[key]([table.url for table in tables], key)
+        else:
+            try:
+                parsed[key] = PARSERS[key](value, key)
+            except (ConfigError, MalformedError, WrongTypeError) as error:
+                named = shown(error) if str(error).startswith(key) else f"{key}: {shown(error)}"
+                faults.add(f"{place(key)}: {named}")
+    faults.check()
     return replace(config, **parsed)
 
 
@@ -224,13 +226,18 @@ def load_with_origins(
     environment = _environment(environ)
     given = {key: value for key, value in flags.items() if value is not None}
 
-    found = _of_file(read, name, warn)
-    found.add(
-        environment,
-        lambda key, *_: f"{ENVIRONMENT_PREFIX}{str(key).upper()}",
-        is_for_any="portals" not in environment,
-    )
-    found.add(given, lambda *_: "command line")
+    found, faults = _Settings(), Faults()
+    with faults.noted():
+        _add_file(found, read, name, warn)
+    with faults.noted():
+        found.add(
+            environment,
+            lambda key, *_: f"{ENVIRONMENT_PREFIX}{str(key).upper()}",
+            is_for_any="portals" not in environment,
+        )
+    with faults.noted():
+        found.add(given, lambda *_: "command line")
+    faults.check()
     config, foreign = found.config_in_use(environment.keys() | given.keys())
     return LoadedConfig(config, path, foreign, found.places)
 
@@ -258,11 +265,11 @@ def for_named_portals(environ: Mapping[str, str]) -> Mapping[str, str]:
     return {name: value for name, value in environ.items() if name not in for_any}
 
 
-def _of_file(file: ConfigFile, name: str, warn: Callable[[str], None]) -> "_Settings":
-    mounts = _mounts(file, name)
+def _add_file(found: "_Settings", file: ConfigFile, name: str, warn: Callable[[str], None]) -> None:
+    mounts, faults = _mounts(file, name), Faults()
     at_top = {key: value for key, value in file.settings.items() if key != "mounts"}
-    found = _Settings()
-    found.add(at_top, file.place)
+    with faults.noted():
+        found.add(at_top, file.place)
     has_secrets = _has_secrets(found.config)
     of_file = found.config
     for each, table in mounts.items():  # errors in tables that are not used are reported too
@@ -270,13 +277,14 @@ def _of_file(file: ConfigFile, name: str, warn: Callable[[str], None]) -> "_Sett
         def place(*keys: str | int, each: str = each) -> str:
             return f"{file.place('mounts', each, *keys)}: [mounts.{shown(each)}]"
 
-        has_secrets = _has_secrets(_merged(of_file, table, place)) or has_secrets
-        if each == name:
-            found.add(table, place)
+        with faults.noted():
+            has_secrets = _has_secrets(_merged(of_file, table, place)) or has_secrets
+            if each == name:
+                found.add(table, place)
+    faults.check()
     if has_secrets and file.is_open_to_others:
         path = file.path
         warn(f"{path}: others can read or change it, and it holds secrets; `chmod 600 {path}`")
-    return found
 
 
 def _has_secrets(config: Config) -> bool:

@@ -3,7 +3,8 @@
 import os
 import stat
 import tomllib
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, Self
 from skymount.errors import ConfigError
 from skymount.storage.pipes import open_at_once, read_within
 from skymount.user_directories import user_directory
+from skymount.wording import readable_size
 
 PIPE_TIMEOUT = 10.0
 """Seconds that a pipe in place of the file may take."""
@@ -40,6 +42,29 @@ def shown(value: object) -> str:
     """Return text for a message: short, on one line, without control characters."""
     found = str(value)[:_SHOWN_LIMIT]
     return found if found.isprintable() else ascii(found)[1:-1]
+
+
+class Faults:
+    """What is wrong in a configuration, to be said all at once."""
+
+    def __init__(self) -> None:
+        self._found: list[str] = []
+
+    def add(self, fault: str) -> None:
+        self._found.append(fault)
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note a ConfigError and go on."""
+        try:
+            yield
+        except ConfigError as error:
+            self.add(str(error))
+
+    def check(self) -> None:
+        """ConfigError for all that was noted."""
+        if self._found:
+            raise ConfigError("; also ".join(dict.fromkeys(self._found)))
 
 
 @dataclass(frozen=True)
@@ -78,7 +103,7 @@ class ConfigFile:
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}") from None
         if len(raw) > _SIZE_LIMIT:
-            raise ConfigError(f"{path}: larger than {_SIZE_LIMIT} bytes")
+            raise ConfigError(f"{path}: larger than {readable_size(_SIZE_LIMIT)}")
         is_open = stat.S_ISREG(found.st_mode) and bool(found.st_mode & _ACCESS_OF_OTHERS)
         try:
             text = raw.decode()

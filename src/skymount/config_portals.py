@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeGuard
 
-from skymount.config_file import shown
-from skymount.did_you_mean import did_you_mean
+from skymount.config_file import Faults, shown
 from skymount.errors import ConfigError, MalformedError, WrongTypeError
 from skymount.portal.options import (
     ClientOptions,
@@ -15,6 +14,7 @@ from skymount.portal.options import (
     portal_identity,
 )
 from skymount.portal.validation import text
+from skymount.wording import did_you_mean
 
 OPTION_KEYS = (
     "dialect",
@@ -68,7 +68,12 @@ def parse_tables(
 
     `place` is asked with positions and keys in `tables`; `other_keys` belong outside of them.
     """
-    found = tuple(_parse(table, n, place, other_keys) for n, table in enumerate(tables))
+    parsed, faults = [], Faults()
+    for number, table in enumerate(tables):
+        with faults.noted():
+            parsed.append(_parse(table, number, place, other_keys))
+    faults.check()
+    found = tuple(parsed)
     repeated = first_repeated([table.url for table in found])
     if repeated is not None:
         raise _error(place(repeated), repeated, f"{found[repeated].url} is listed twice")
@@ -90,20 +95,22 @@ def _parse(table: object, number: int, place: Place, other_keys: Collection[str]
     if not isinstance(table, dict):
         raise _error(place(number), number, "addresses and tables cannot be mixed")
     known = ("url", *OPTION_KEYS)
+    faults = Faults()
     for key in sorted(table.keys() - set(known)):
         advice = did_you_mean(key, known) or f"; known ones: {', '.join(known)}"
         said = f"unknown key '{shown(key)}'{advice}"
         if key in other_keys:
             said += f"; put '{key}' above the first table, it is not of one portal"
-        raise _error(place(number, key), number, said)
+        faults.add(str(_error(place(number, key), number, said)))
     if "url" not in table:
-        raise _error(place(number), number, "it has no url")
-    for key, value in table.items():
+        faults.add(str(_error(place(number), number, "it has no url")))
+    for key in filter(table.__contains__, known):
         try:
-            _check(key, value)
+            _check(key, table[key])
         except (MalformedError, WrongTypeError) as error:
             named = shown(error) if str(error).startswith(key) else f"{key}: {shown(error)}"
-            raise _error(place(number, key), number, named) from None
+            faults.add(str(_error(place(number, key), number, named)))
+    faults.check()
     options: Any = {key: table[key] for key in OPTION_KEYS if key in table}
     return PortalTable(parse_portal_url(table["url"]), options, partial(place, number))
 

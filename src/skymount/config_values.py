@@ -8,7 +8,7 @@ from skymount.config_file import shown
 from skymount.config_portals import first_repeated
 from skymount.content.model.skyfile import VerifyPolicy
 from skymount.errors import ConfigError
-from skymount.portal.options import PortalOptions, parse_portal_url
+from skymount.portal.options import PortalOptions, header_value, parse_portal_url
 from skymount.portal.validation import flag, seconds, text, texts
 from skymount.portal.write_policy import WritePolicy
 from skymount.wire.dialect import dialect_named
@@ -168,9 +168,7 @@ PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "portals": _portals,
     "dialect": lambda value, key: dialect_named(text(value, key)).name,
     "api_key": _option,
-    "user_agent": lambda value, key: (
-        PortalOptions.parse(custom_user_agent=text(value, key)).user_agent
-    ),
+    "user_agent": header_value,
     "headers": _headers,
     "node_url": _option,
     "ca_file": _option,

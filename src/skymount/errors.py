@@ -68,7 +68,10 @@ class PortalError(SkymountError):
     ``attempts`` counts how often the request was sent. ``unreached`` is the seconds spent if no
     connection could be made, else None. ``is_unsent``: the portal was not asked, since all
     connections to it were busy. ``retry_after`` is the seconds that it asks to be left alone.
+    ``advice`` is what to do about it, empty if that is not known.
     """
+
+    advice = ""
 
     def __init__(
         self, message: str, *, status: int | None = None, method: str = "", url: str = ""
@@ -84,8 +87,10 @@ class PortalError(SkymountError):
         self.retry_after: float | None = None
 
     def __str__(self) -> str:
-        where = " ".join(filter(None, (self.method, self.url)))
-        return f"{self.message} ({where})" if where else self.message
+        is_named = self.unreached is not None  # the message has the address already
+        where = "" if is_named else " ".join(filter(None, (self.method, self.url)))
+        said = f"{self.message} ({where})" if where else self.message
+        return f"{said.rstrip('.')}; {self.advice}" if self.advice else said
 
 
 class NotFoundError(PortalError):
@@ -116,6 +121,10 @@ class UnavailableError(PortalError):
     """The portal cannot be reached, or fails on its side (5xx, 429)."""
 
 
+class NoPortalError(UnavailableError):
+    """The server that answers is no portal, or one of another dialect."""
+
+
 class PortalTimeoutError(UnavailableError):
     """The portal did not answer in time."""
 
@@ -134,6 +143,11 @@ class HeadTooLongError(BadContentError):
 
 class RolledBackError(BadContentError):
     """The portal's registry entry is older than one that was seen before."""
+
+    advice = (
+        "the portal shows an old entry: name another one with --portal, or, if the old one is to "
+        "be believed, `skymount registry forget --seen KEY DATAKEY`"
+    )
 
 
 class NoDocumentError(BadContentError):

@@ -28,6 +28,7 @@ def test_help_goes_to_stdout_and_has_an_example(sandbox: Sandbox, command: str) 
     said = sandbox.succeed(*command.split(), "--help")
     assert said.startswith(f"Usage: python -m skymount {command}".rstrip())
     assert "\x08" not in said
+    assert max(map(len, said.splitlines())) <= 80
     lines = [line.strip() for line in said.splitlines()]
     heading = next(i for i, line in enumerate(lines) if line in ("Example:", "Examples:"))
     assert f"skymount {command}".rstrip() in lines[heading + 1]
@@ -180,3 +181,35 @@ def test_an_error_is_json_where_that_was_asked_for(sandbox: Sandbox) -> None:
         assert found["exit_code"] == code
         assert found["error"]
     assert sandbox.skymount("ls", "--", "--json").stderr.startswith("skymount: ")
+
+
+_DASHED = "-" + "A" * 45
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(f"{name} {_DASHED} --portal http://127.0.0.1:1" for name in ("ls", "cat", "metadata")),
+        f"ls --portal http://127.0.0.1:1 {_DASHED}/a/b",
+        f"download --portal http://127.0.0.1:1 {_DASHED} x",
+        f"pin {_DASHED} --from http://127.0.0.1:2 --to http://127.0.0.1:1",
+    ],
+)
+def test_a_skylink_that_begins_with_a_dash(sandbox: Sandbox, command: str) -> None:
+    """It is no option: the portal is asked for it."""
+    assert "127.0.0.1:1 cannot be reached" in sandbox.fail(*command.split())
+
+
+def test_what_only_begins_like_such_a_skylink(sandbox: Sandbox) -> None:
+    """It stays an option, and a value stays what it is; completion goes on behind a skylink."""
+    assert sandbox.succeed("skylink", "parse", _DASHED) == f"{_DASHED}\n"
+    for word in ("-" + "A" * 44, "-" + "A" * 46):
+        assert "No such option '-A'" in sandbox.fail("ls", word, code=2)
+    assert f"extra argument ({_DASHED})" in sandbox.fail("skylink", "parse", "a", _DASHED, code=2)
+    sandbox.succeed("key", "generate", "home")
+    portal = ("--portal", "http://127.0.0.1:1")
+    sandbox.fail("registry", "set", "home", "x", _DASHED, *portal)
+    assert _DASHED in sandbox.succeed("registry", "pending")
+    words = f"skymount ls {_DASHED} --verif"
+    completing = {"_SKYMOUNT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "3"}
+    assert "--verify" in sandbox.with_env(**completing).succeed()

@@ -23,7 +23,15 @@ def test_a_key_is_found_by_its_public_key(box: Sandbox, owner: str) -> None:
 def test_a_name_that_the_keyring_lacks(box: Sandbox, owner: str) -> None:
     for command in (["get", "absent", "key"], ["set", "absent", "key", "x"]):
         said = box.fail("registry", *command, code=3)
-        assert said == "there is no key called absent; `skymount key list` shows those there"
+        assert said == "there is no key called absent; `skymount key list` shows the keys you have"
+    said = box.fail("registry", "set", "hom", "key", "x", code=3)
+    assert said == "there is no key called hom; did you mean home?"
+
+
+def test_a_keyring_without_keys(sandbox: Sandbox) -> None:
+    said = sandbox.fail("key", "show", "home", code=3)
+    advice = "you have none yet, `skymount key generate home` makes it"
+    assert said == f"there is no key called home; {advice}"
 
 
 def test_a_public_key_cannot_sign(box: Sandbox, owner: str) -> None:

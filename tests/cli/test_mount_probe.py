@@ -30,7 +30,7 @@ def test_an_endless_status_is_not_read(tmp_path: Path) -> None:
     place(tmp_path, "m").write_bytes(b" " * (2 << 20))
     [answer] = MountProber(LIMIT).ask({str(tmp_path / "m"): MOUNTED})
     assert answer.state is MountState.UNREADABLE
-    assert "its status has more than 1048576 bytes" in answer.reason
+    assert "its status has more than 1 MiB" in answer.reason
 
 
 def test_one_that_does_not_answer_is_asked_once(tmp_path: Path) -> None:

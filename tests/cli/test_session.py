@@ -1,4 +1,4 @@
-"""From flags to an open client: what goes wrong comes out as it is, with advice where it helps."""
+"""From flags to an open client: what goes wrong comes out as it is."""
 
 from collections.abc import Callable
 from typing import NoReturn
@@ -9,7 +9,7 @@ import trio
 from skymount.cli.options import load_settings
 from skymount.cli.session import run_with_client, run_with_content
 from skymount.config import Config
-from skymount.errors import NotFoundError, PortalError, UnavailableError
+from skymount.errors import NotFoundError, PortalError
 
 NAMED = Config(portals=("http://portal.example",))
 
@@ -40,14 +40,6 @@ def test_an_error_of_a_task_comes_out_bare(run: "Callable[..., None]") -> None:
 def test_an_interrupt_outweighs_other_errors(run: "Callable[..., None]") -> None:
     with pytest.raises(KeyboardInterrupt):
         run(NAMED, failing(PortalError("no"), KeyboardInterrupt()))
-
-
-@pytest.mark.parametrize("run", [run_with_client, run_with_content])
-def test_advice_only_for_who_named_no_portal(run: "Callable[..., None]") -> None:
-    with pytest.raises(UnavailableError, match="portal serve"):
-        run(Config(), failing(UnavailableError("no")))
-    with pytest.raises(UnavailableError, match=r"^no$"):
-        run(NAMED, failing(UnavailableError("no")))
 
 
 @pytest.mark.parametrize("run", [run_with_client, run_with_content])

@@ -108,7 +108,7 @@ def test_all_portals_fail(sandbox: Sandbox, file: Path, fake: FakePortal) -> Non
     done = sandbox.skymount("upload", "--portal", CLOSED, "--portal", fake.url, file)
     assert (done.returncode, done.stdout) == (1, "")
     warning, error = done.stderr.splitlines()
-    assert CLOSED in warning
+    assert CLOSED[7:] in warning
     assert error == f"skymount: maintenance (POST {fake.url}/svc/skyfile/{_path(fake)})"
 
 
@@ -144,7 +144,7 @@ def test_standard_input_beyond_its_bound(pair: Pair) -> None:
     pair.fake.fault(status(503, "maintenance"), UPLOAD)
     done = piped(pair.box, b"from a pipe", *_from_pipe("--spool", "10"))
     assert (done.returncode, done.stdout) == (1, "")
-    said = "maintenance; it cannot be sent again: only its first 10 bytes would be kept"
+    said = "maintenance; it cannot be sent again: only its first 10 B would be kept"
     assert done.stderr.startswith(f"skymount: {said} (POST {pair.fake.url}/")
 
 
@@ -236,7 +236,7 @@ def test_a_replica_takes_the_place_of_another(pair: Pair, file: Path, third: str
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--replicas", "3"], "--replicas 3: there are 2 portals to upload to"),
+        (["--replicas", "3"], "--replicas 3: only 2 portals can be uploaded to"),
         (["--replicas", "2", "--dry-run"], "neither --dry-run nor a skykey"),
         (["--replicas", "2", "--skykey-name", "x"], "neither --dry-run nor a skykey"),
     ],

@@ -83,8 +83,8 @@ def test_warnings(sandbox: Sandbox) -> None:
     try:
         done = start(sandbox, mountpoint)
         warning = (
-            f"{_NOBODY} does not answer yet: all attempts to connect to {_NOBODY[7:]} failed; "
-            "is it running, and is the port right?; the tree works once it does"
+            f"{_NOBODY} does not answer yet: Connection refused; "
+            "is the portal running, and is the port right?; the tree works once it does"
         )
         assert done.stdout.startswith(f"portals: {_NOBODY} warnings: [{warning!r}]\n")
         assert read_status(mountpoint)["portals"] == [_NOBODY]

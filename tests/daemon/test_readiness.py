@@ -49,8 +49,8 @@ async def test_ready(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 async def test_portals_that_do_not_answer(tmp_path: Path, nobody: str) -> None:
     """M3: they are a warning, before the mount is ready; those that answer are not in it."""
     text = (
-        f"does not answer yet: all attempts to connect to {nobody[7:]} failed; "
-        "is it running, and is the port right?; the tree works once it does"
+        "does not answer yet: Connection refused; "
+        "is the portal running, and is the port right?; the tree works once it does"
     )
     assert await announced(tmp_path, nobody, f"{nobody}/base") == [
         f"{nobody} {text}",

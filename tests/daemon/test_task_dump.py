@@ -26,7 +26,7 @@ async def test_where_tasks_wait() -> None:
         await trio.testing.wait_all_tasks_blocked()
         lines = dump({1: ("read", trio.current_time() - 2)})
         nursery.cancel_scope.cancel()
-    assert lines[:2] == ["1 requests of the kernel are under way", "  read for 2.0 s"]
+    assert lines[:2] == ["1 request of the kernel under way", "  read for 2.0 s"]
     parent = next(n for n, line in enumerate(lines) if line.endswith("_two_below"))
     below = lines[parent + 1 :]
     child = next(line for line in below if "_wait_for_ever (2 of them)" in line)

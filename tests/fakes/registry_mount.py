@@ -61,6 +61,8 @@ class FakeStore:
     def recall(self, ref: EntryId) -> Held | None:
         return self.remembered.get(ref)
 
+    recall_entry = recall
+
     async def read(self, ref: EntryId, max_age: float = 0.0, *, since: float = -math.inf) -> Held:
         if not max_age:
             return await self._ask(ref)

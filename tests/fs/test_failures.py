@@ -93,7 +93,7 @@ async def test_repetitions_are_counted(autojump_clock: object, caplog: pytest.Lo
         fail(failures)
         assert len(lines(caplog)) == 1
     [counted] = lines(caplog)
-    assert "and 1 more times" in counted, "the end of the mount loses no count"
+    assert "and 1 more time in" in counted, "the end of the mount loses no count"
 
 
 @pytest.mark.parametrize(
@@ -130,11 +130,15 @@ async def test_many_different_failures(
         await trio.sleep(61)
         found = lines(caplog)
         first = [line for line in found if " failed after " in line]
-        again = [int(line.split()[4]) for line in found if " more times in 60 s: " in line]
+        again = [
+            int(line.split()[4].replace(",", ""))
+            for line in found
+            if " more times in 60 s: " in line
+        ]
         assert len(first) == min(50, paths)
         assert len(first) + len(again) == 50
         assert found[50:] == [
-            f"and {count - len(first) - sum(again)} more operations failed in 60 s"
+            f"and {count - len(first) - sum(again):,} more operations failed in 60 s"
         ]
         fail(failures, b"skylinks/1")
         assert len(lines(caplog)) == 1, "the next minute has lines again"

@@ -10,11 +10,12 @@ import pytest
 
 from skymount.wire.metadata import Metadata, encode_metadata
 from skymount.wire.registry_entry import linked_skylink
+from skymount.wire.skylink import Skylink
 from tests.fakes.portal import FakePortal, in_thread
-from tests.fakes.skyfiles import unverifiable
+from tests.fakes.skyfiles import of_files, unverifiable
 from tests.mount.keys import HOME, Owner, needs, program
 from tests.mount.proxy import proxy_to
-from tests.skymount_process import output, run, xattrs
+from tests.skymount_process import Sandbox, output, run, xattrs
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +63,52 @@ def test_both_stored_forms(owner: Owner, files: Path, portal: str) -> None:
         owner.sandbox.succeed("registry", "set", "--skylink", HOME, name, skylink,
                               "--portal", portal)  # fmt: skip
         assert json.loads(output(["cat", files / f"{name}.json"])) == {"a": [1]}
+
+
+def test_no_document(tmp_path: Path, portal: str) -> None:
+    """D1: If an entry's skylink leads to something else, to what is too long, or to what no portal
+    has, the file is there all the same: stat, listing and attributes work. What needs the text is
+    EIO, and `last_error` says where it leads. It can be rewritten as a whole, and removed.
+    """
+    owner = Owner.make(Sandbox.make(tmp_path / "home"), portal)
+    site = owner.sandbox.directory("site")
+    (site / "index.html").write_text("<h1>")
+    publish = ("publish", site, "--key", HOME, "--portal", portal, "--as")
+    link = Skylink.parse(owner.sandbox.succeed(*publish, "site").rstrip())
+    lost = of_files({"lost": b"{}"}).skylink
+    owner.put("link", bytes(link))
+    owner.put("lost", bytes(lost))
+    owner.put("plain", b"no skylink")
+    names = ("link", "lost", "site")
+    with owner.mounted() as registry:
+        files = registry.parent.parent / "skydb" / HOME
+        output(["cat", registry / "plain"])
+        sizes = {name: (files / f"{name}.json").stat().st_size for name in names}
+        assert sizes == dict.fromkeys(names, 34)
+        assert output(["ls", f"{files}/"]).decode().split() == [f"{name}.json" for name in names]
+        output(["ls", "-l", f"{files}/"])
+        output(["du", "-a", f"{files}/"])
+        assert output(["find", f"{files}/", "-empty"]) == b""
+        for name in names:
+            file = files / f"{name}.json"
+            assert file.stat().st_mtime == (registry / name).stat().st_mtime
+            read = run(["cat", file])
+            assert "Input/output error" in read.stderr
+            found = xattrs(file)
+            assert found["user.skymount.points_to"] in found["user.skymount.last_error"]
+            output(["getfattr", "-n", "user.skymount.last_error", file.name], cwd=files)
+        copied = run(["cp", "-r", f"{files}/", owner.sandbox.root / "copy"])
+        assert (copied.returncode, len(copied.stderr.splitlines())) == (1, len(names))
+        assert run(["tar", "cf", "/dev/stdout", "."], cwd=files).returncode
+        with program(files) as tool:
+            assert tool.do("open('site.json', 'a')") == "EIO"
+            assert tool.do("os.rename('site.json', 'other.json')") == "EIO"
+            assert tool.do("open('new', 'w')") == "EINVAL"
+            assert tool.do("open('site.json~', 'w').write('[2]')") == "3"
+        output(["mv", files / "site.json~", files / "site.json"])
+        output(["sh", "-c", f"echo '[1]' > {files}/link.json; rm {files}/lost.json"])
+        assert (stored(owner, "site"), stored(owner, "link")) == ([2], [1])
+        assert owner.data("lost") is None
 
 
 def test_large_document(owner: Owner, files: Path) -> None:

@@ -255,9 +255,8 @@ def test_a_portal_that_is_away_is_a_warning(sandbox: Sandbox, site: Site) -> Non
         sandbox.mounted("--portal", proxy.url) as mount,
     ):
         assert mount.warnings == (
-            f"skymount: warning: {proxy.url} does not answer yet: all attempts to connect to "
-            f"{proxy.url[7:]} failed; is it running, and is the port right?; the tree works once "
-            "it does\n"
+            f"skymount: warning: {proxy.url} does not answer yet: Connection refused; is the "
+            "portal running, and is the port right?; the tree works once it does\n"
         )
         file = mount.skylink(site.skylink) / BIG
         for _ in range(3):

@@ -112,6 +112,19 @@ def test_umount_of_a_busy_mount_says_what_to_do(sandbox: Sandbox, site: Site) ->
         mount.daemon.wait()
 
 
+def test_umount_of_a_mount_whose_daemon_is_stopped(sandbox: Sandbox, site: Site) -> None:
+    """M6: it says that the daemon is stopped, and what to do; the mount is as it was."""
+    with sandbox.mounted("--portal", site.portal) as mount:
+        mount.daemon.signal(signal.SIGSTOP)
+        try:
+            said = sandbox.fail("umount", mount.path)
+        finally:
+            mount.daemon.signal(signal.SIGCONT)
+        assert f"is stopped; `kill -CONT {mount.daemon.pid}` lets it go on, " in said
+        assert said.endswith(f"`skymount umount --lazy {mount.path}` detaches it")
+        assert mount.status()["pid"] == mount.daemon.pid
+
+
 def test_a_lazily_detached_mount_point_can_be_used_again(sandbox: Sandbox, site: Site) -> None:
     with sandbox.mounted("--portal", site.portal) as first:
         user = subprocess.Popen(["sleep", "600"], cwd=first.path / "skylinks")

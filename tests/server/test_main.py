@@ -203,9 +203,8 @@ def test_it_says_why_it_cannot_start(tmp_path: Path) -> None:
     """Data directory in use, unusable, or port taken: one line, exit code 1."""
     data = tmp_path / "data"
     with portal_process(data) as portal:
-        assert "another portal is running" in failing_start(
-            "--listen", "127.0.0.1:0", "--data", str(data)
-        )
+        said = failing_start("--listen", "127.0.0.1:0", "--data", str(data))
+        assert f"running on the data directory {data}: process {portal.process.pid}" in said
         address = urlsplit(portal.url).netloc
         assert "cannot listen on" in failing_start(
             "--listen", address, "--data", str(tmp_path / "other")

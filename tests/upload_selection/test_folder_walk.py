@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from skymount.errors import MalformedError
-from skymount.upload_selection.folder_walk import refuse_own_file, select
+from skymount.upload_selection.folder_walk import select
+from skymount.upload_selection.own_state import refuse_own_state
 from skymount.upload_selection.selection import (
     EVERYTHING,
     Selection,
@@ -81,7 +82,7 @@ def test_links_inside_are_followed_as_by_cp(root: Path) -> None:
 def test_a_folder_that_is_on_the_way_down_already(root: Path, target: str) -> None:
     make(root, "sub/deep/x", **{"sub/loop": f"-> {target}"})
     found = select(root, USUAL)
-    assert reasons(root, found) == {"sub/loop": "it leads to a folder that it is in"}
+    assert reasons(root, found) == {"sub/loop": "it leads to a directory that it is in"}
     assert [file.name for file in found.files] == ["sub/deep/x"]
 
 
@@ -98,7 +99,7 @@ def test_links_multiply_within_limits(root: Path) -> None:
         below = f"-> ../d{number + 1}"
         make(root, f"d{number}/x", **{f"d{number}/l": below, f"d{number}/r": below})
     make(root, "d40/x")
-    with pytest.raises(MalformedError, match="more than 5000 files and folders"):
+    with pytest.raises(MalformedError, match="more than 5000 files and directories"):
         select(root, USUAL, limit=5000)
 
 
@@ -327,7 +328,7 @@ def test_a_deep_folder(root: Path, depth: int) -> None:
     os.close(here)
     try:
         if depth > 1000:
-            with pytest.raises(MalformedError, match="more than 1000 folders deep"):
+            with pytest.raises(MalformedError, match="more than 1000 directories deep"):
                 select(root, USUAL)
         else:
             assert taken(root) == ["d/" * depth + "f"]
@@ -397,8 +398,8 @@ def test_our_own_state_that_is_named_is_refused(home: Path, kind: str) -> None:
         assert taken(folder, SelectionRules(take_all=True))
     for file in (own / "sub/file", home / "file"):
         with pytest.raises(MalformedError, match="skymount's own state"):
-            refuse_own_file(file)
-    refuse_own_file(home / "a")
+            refuse_own_state(file)
+    refuse_own_state(home / "a")
 
 
 def test_a_file_of_ours_that_is_named_is_refused(home: Path) -> None:
@@ -406,9 +407,9 @@ def test_a_file_of_ours_that_is_named_is_refused(home: Path) -> None:
     make(home, copy='{"version":1,"private_key":"%s"}' % ("ab" * 64), link="-> copy", id_rsa=KEY)
     for name in ("copy", "link"):
         with pytest.raises(MalformedError, match=f"{name}: a private key of skymount"):
-            refuse_own_file(home / name)
-    refuse_own_file(home / "id_rsa")
-    refuse_own_file(home / "absent")  # the upload says what is wrong
+            refuse_own_state(home / name)
+    refuse_own_state(home / "id_rsa")
+    refuse_own_state(home / "absent")  # the upload says what is wrong
 
 
 def test_the_rules_of_everything_take_everything(home: Path) -> None:

@@ -1,6 +1,7 @@
 """W9: Ignore files are read as git reads them."""
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -83,6 +84,8 @@ FILES = st.builds(
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
     root = tmp_path_factory.mktemp("repository")
     for path in PATHS:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -126,7 +129,7 @@ def left_out(patterns: IgnorePatterns, path: str) -> bool:
         ("secret\n".encode("utf-16"), "it is not text in UTF-8"),
         ("secret\n".encode("utf-16-le"), "it contains a NUL"),
         (b"caf\xe9\n", "it is not text in UTF-8"),
-        (b"x\n" * (1 << 20), "larger than 1048576 bytes"),
+        (b"x\n" * (1 << 20), "larger than 1 MiB"),
     ],
 )
 def test_a_file_that_cannot_be_used(tmp_path: Path, raw: bytes, reason: str) -> None:

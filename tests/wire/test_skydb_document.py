@@ -90,5 +90,5 @@ def test_limit_of_a_document():
     """C14: it counts the bytes that are uploaded, with what is around the document."""
     around = len(encode_document([""]))
     assert len(encode_document(["x" * (DOCUMENT_LIMIT - around)])) == DOCUMENT_LIMIT
-    with pytest.raises(MalformedError, match=f"{DOCUMENT_LIMIT + 1} > {DOCUMENT_LIMIT}"):
+    with pytest.raises(MalformedError, match="it may have 64 MiB"):
         encode_document(["x" * (DOCUMENT_LIMIT - around + 1)])

@@ -3,6 +3,7 @@
 import errno
 import importlib
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -51,6 +52,10 @@ _MODULES = {
 COMPLETION_VARIABLE = "_SKYMOUNT_COMPLETE"  # set by the scripts of `skymount completion`
 
 _SUMMARY_LIMIT = 200  # characters
+
+_DASHED = re.compile(r"-[\w-]{45}(?![\w=-])", re.ASCII)
+"""The beginning of a skylink, with or without a path."""
+_NO_OPTION = "\0"  # in no argument of a process
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -110,7 +115,7 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in _ALL_COMMANDS and not args[0].startswith("-"):
-            from skymount.did_you_mean import resembling
+            from skymount.wording import resembling
 
             meant = resembling(args[0], COMMANDS)
             advice = f" Did you mean '{meant}'?" if meant else ""
@@ -123,13 +128,13 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _ALL_COMMANDS:
             return None
-        from skymount.cli.options import with_verbose
+        from skymount.cli.verbose_option import with_verbose
 
         name = _MODULES.get(cmd_name, cmd_name)
         module = importlib.import_module(f"skymount.cli.commands.{name}")
         found = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(found, click.Command)
-        return _with_whole_summary(with_verbose(found))
+        return _with_skylinks(_with_whole_summary(with_verbose(found)))
 
 
 def _with_whole_summary(command: click.Command) -> click.Command:
@@ -141,6 +146,42 @@ def _with_whole_summary(command: click.Command) -> click.Command:
     return command
 
 
+def _with_skylinks(command: click.Command) -> click.Command:
+    """Take what looks like a skylink as an argument, not as options, if it begins with a dash."""
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            _with_skylinks(each)
+        return command
+    make_parser = command.make_parser
+
+    def make(context: click.Context) -> Any:
+        parser = make_parser(context)
+        parse = parser.parse_args
+
+        def parse_args(args: list[str]) -> Any:
+            found = parse([f"{_NO_OPTION}{arg}" if _DASHED.match(arg) else arg for arg in args])
+            options, rest, order = found
+            return (
+                {name: _unmarked(value) for name, value in options.items()},
+                _unmarked(rest),
+                order,
+            )
+
+        parser.parse_args = parse_args  # type: ignore[method-assign]
+        return parser
+
+    command.make_parser = make  # type: ignore[assignment, method-assign]
+    return command
+
+
+def _unmarked(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.removeprefix(_NO_OPTION)
+    if isinstance(value, list | tuple):
+        return type(value)(_unmarked(each) for each in value)
+    return value
+
+
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="skymount", message="%(prog)s %(version)s")
 def cli() -> None:
@@ -149,7 +190,7 @@ def cli() -> None:
     \b
     Examples:
       skymount config init --portal URL   name a portal, for all commands
-      skymount mount ~/sky                mount; starts an embedded portal if none is there
+      skymount mount ~/sky                mount; with a portal if none is there
       skymount upload site/               upload a directory, print its skylink
       ls ~/sky/skylinks/SKYLINK/          look at it
       skymount umount ~/sky               unmount

@@ -10,6 +10,7 @@ import click
 
 from skymount.cli import EXIT_NOT_FOUND, completion
 from skymount.errors import KeyringError, MalformedError
+from skymount.wording import did_you_mean
 
 if TYPE_CHECKING:
     from skymount.keyring import Keyring
@@ -100,10 +101,11 @@ def keyring_with(name: str) -> "Keyring":
     from skymount.keyring import check_name
 
     keyring = user_keyring()
-    if check_name(name) not in keyring.names():
-        raise NoSuchKeyError(
-            f"there is no key called {name}; `skymount key list` shows those there"
-        )
+    names = list(keyring.names())
+    if check_name(name) not in names:
+        others = did_you_mean(name, names) or "; `skymount key list` shows the keys you have"
+        made = f"; you have none yet, `skymount key generate {name}` makes it"
+        raise NoSuchKeyError(f"there is no key called {name}{others if names else made}")
     return keyring
 
 

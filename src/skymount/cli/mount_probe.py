@@ -16,6 +16,7 @@ from enum import Enum
 from typing import NoReturn
 
 from skymount.fs.mountpoint import MountInfo, daemons_of, is_stopped
+from skymount.wording import readable_size
 
 TIMEOUT = 2.0
 """Seconds that all mounts together may take to answer."""
@@ -81,7 +82,7 @@ class MountProber:
                 self._asking[path] = _start(path)
         done = self._receive({path: self._asking[path] for path in mounts})
         return [
-            _answer(path, done[path]) if path in done else _no_answer(path, mounted, self._timeout)
+            _answer(path, done[path]) if path in done else no_answer(path, mounted, self._timeout)
             for path, mounted in mounts.items()
         ]
 
@@ -154,19 +155,22 @@ def _answer(path: str, received: bytes) -> MountAnswer:
     if number:
         return MountAnswer(path, MountState.UNREADABLE, reason=os.strerror(number))
     if len(text) > _SIZE_LIMIT:
-        reason = f"its status has more than {_SIZE_LIMIT} bytes"
+        reason = f"its status has more than {readable_size(_SIZE_LIMIT)}"
         return MountAnswer(path, MountState.UNREADABLE, reason=reason)
     return MountAnswer(path, MountState.RUNNING, text)
 
 
-def _no_answer(path: str, mounted: MountInfo, timeout: float) -> MountAnswer:
-    pids = daemons_of(mounted)
-    if len(pids) != 1:
-        reason = f"no answer in {timeout:g} s; `skymount umount --lazy {path}` detaches it"
-        return MountAnswer(path, MountState.SILENT, reason=reason)
-    pid = pids[0]
-    if is_stopped(pid):
-        reason = f"its daemon is stopped; `kill -CONT {pid}` lets it go on"
+def no_answer(path: str, mounted: MountInfo, timeout: float) -> MountAnswer:
+    """Say why a mount did not answer in so many seconds, and what to do."""
+    pids = daemons_of(mounted)  # before Linux 6.17 also those of this user's other mounts
+    stopped = [pid for pid in pids if is_stopped(pid)]
+    detached = f"`skymount umount --lazy {path}` detaches it"
+    if len(stopped) == 1:
+        whose = "its daemon" if len(pids) == 1 else "a daemon of yours"
+        reason = f"{whose} is stopped; `kill -CONT {stopped[0]}` lets it go on, {detached}"
         return MountAnswer(path, MountState.STOPPED, reason=reason)
-    reason = f"no answer from its daemon (pid {pid}) in {timeout:g} s; is the machine overloaded?"
+    reason = f"no answer in {timeout:g} s; {detached}"
+    if len(pids) == 1:
+        daemon = f"its daemon (pid {pids[0]})"
+        reason = f"no answer from {daemon} in {timeout:g} s; is the machine overloaded? {detached}"
     return MountAnswer(path, MountState.SILENT, reason=reason)

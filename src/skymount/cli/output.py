@@ -3,11 +3,15 @@
 import json
 import os
 import re
+import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import click
+
+from skymount.cli.standard_streams import standard_output
+from skymount.wording import readable_size
 
 Progress = Callable[[int, int | None], None]  # (bytes done, bytes in all or None if not known)
 
@@ -15,7 +19,7 @@ Progress = Callable[[int, int | None], None]  # (bytes done, bytes in all or Non
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
@@ -32,13 +36,6 @@ def _escaped(match: re.Match[str]) -> str:
     return match[0].encode("unicode_escape").decode()
 
 
-def readable_size(size: int) -> str:
-    """Return a number of bytes for people: ``1.5 MiB``."""
-    power = max(0, min(len(_UNITS) - 1, (size.bit_length() - 1) // 10))
-    shown = size / (1 << 10 * power)
-    return f"{shown:.1f}".removesuffix(".0") + f" {_UNITS[power]}"
-
-
 def emit(value: object, as_json: bool, lines: Iterable[str]) -> None:
     """Print a result: the value as one line of JSON, or the lines."""
     if as_json:
@@ -52,6 +49,58 @@ def emit(value: object, as_json: bool, lines: Iterable[str]) -> None:
 def warn(text: str) -> None:
     """Print a warning."""
     click.echo(f"skymount: warning: {escape(text)}", err=True)
+
+
+def is_stream(destination: str | None) -> bool:
+    """Whether it is standard output, or a device or pipe: nothing is there that could be lost."""
+    try:
+        mode = os.stat(destination or "").st_mode
+    except OSError:
+        return destination == "-"
+    return destination == "-" or stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
+
+
+@asynccontextmanager
+async def open_stream(destination: str) -> AsyncIterator[int]:
+    """Open a stream for writing, a pipe once somebody reads it; yield its descriptor."""
+    import trio
+
+    if destination == "-":
+        yield standard_output().fileno()
+        return
+    flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY
+    found = await trio.to_thread.run_sync(os.open, destination, flags, abandon_on_cancel=True)
+    try:
+        yield found
+    except OSError as error:
+        error.filename = error.filename or destination
+        raise
+    finally:
+        os.close(found)
+
+
+class _InterruptedError(click.ClickException):
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc]  # click has it on the class
+
+
+@contextmanager
+def interruption(outcome: str | Callable[[], str]) -> Iterator[None]:
+    """Say what was done and what was not if a signal ends the command meanwhile."""
+    from skymount.cli import ENDING_SIGNALS, EXIT_INTERRUPTED
+
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as error:
+        code = error.code if isinstance(error, SystemExit) else EXIT_INTERRUPTED
+        if code not in (EXIT_INTERRUPTED, *(128 + each for each in ENDING_SIGNALS)):
+            raise
+        with suppress(OSError):
+            if os.isatty(2):
+                click.echo(err=True)  # behind ^C
+        said = outcome if isinstance(outcome, str) else outcome()
+        raise _InterruptedError(f"interrupted: {said}", code) from None
 
 
 @contextmanager

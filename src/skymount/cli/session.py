@@ -10,25 +10,19 @@ from contextlib import (
     contextmanager,
     suppress,
 )
-from dataclasses import dataclass
-from http import HTTPStatus
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
 from skymount.cli import ENDING_SIGNALS
 from skymount.cli.key_argument import EntryArgument, open_ledger
-from skymount.cli.output import warn
+from skymount.cli.output import interruption, warn
 from skymount.config import Config
 from skymount.errors import (
-    AccessDeniedError,
-    BadContentError,
     CacheError,
-    FrozenEntryError,
     PortalError,
     RevisionConflictError,
-    RolledBackError,
-    UnavailableError,
 )
 from skymount.portal.client.client import PortalClient
 from skymount.portal.options import ClientOptions
@@ -48,6 +42,7 @@ if TYPE_CHECKING:
     from skymount.portal.registry.lazy_registry import LazyRegistry
     from skymount.portal.registry.verified_registry import VerifiedRegistry
     from skymount.wire.key_pair import SigningKeyPair
+    from skymount.wire.registry_entry import SignedEntry
 
 T = TypeVar("T")
 
@@ -73,6 +68,18 @@ class WriteSession:
     ledger: "Ledger"
     policy: WritePolicy
     """How many portals must have what is written."""
+    before: "dict[EntryId, SignedEntry | None]" = field(default_factory=dict)
+    """The newest known revision of each entry as its change began."""
+
+    def outcome(self) -> str:
+        """Say what became of the changes, if something else than an error ended them."""
+        pending = {(each.public_key, each.tweak) for each in self.ledger.pending()}
+        for entry, before in self.before.items():
+            if (entry.public_key, entry.tweak) in pending:
+                return "the change is kept, see `skymount registry pending`"
+            if self.ledger.newest_entry(entry.public_key, entry.tweak) != before:
+                return "the entry was changed, but not all portals have answered"
+        return "the entry is as it was"
 
     @property
     def dialect(self) -> Dialect:
@@ -104,15 +111,14 @@ class WriteSession:
 
     @contextmanager
     def _explaining_spool(self, entry: "EntryId") -> Iterator[None]:
+        self.before[entry] = self.ledger.newest_entry(entry.public_key, entry.tweak)
         try:
             yield
-        except (PortalError, FrozenEntryError) as error:
+        except PortalError as error:
             pending = {(each.public_key, each.tweak) for each in self.ledger.pending()}
             if (entry.public_key, entry.tweak) not in pending:
                 raise
             text = "; it is kept, see `skymount registry pending`"
-            if isinstance(error, FrozenEntryError):
-                raise FrozenEntryError(f"{error}{text}") from None
             error.message = error.message.rstrip(".") + text
             raise
 
@@ -135,7 +141,7 @@ def run_with_client(
         async with PortalClient(url, ledger=ledger, **options) as client:
             return await function(client)
 
-    return _run(settings, main)
+    return _run(main)
 
 
 def run_with_portals(settings: Config, function: Callable[["Portals"], Awaitable[T]]) -> T:
@@ -145,7 +151,7 @@ def run_with_portals(settings: Config, function: Callable[["Portals"], Awaitable
         async with _open_portals(settings) as portals:
             return await function(portals)
 
-    return _run(settings, main)
+    return _run(main)
 
 
 def run_with_revision(
@@ -174,7 +180,8 @@ def run_with_revision(
             )
             raise
 
-    with open_ledger() as ledger:
+    unsure = "the portal may have taken it, see `skymount registry get`"
+    with open_ledger() as ledger, interruption(unsure):
         return run_with_client(settings, main, ledger, writes=True)
 
 
@@ -198,7 +205,7 @@ def run_with_content(
                         ContentSession(portals, reader, settings.verify, registry)
                     )
 
-    return _run(settings, main)
+    return _run(main)
 
 
 def run_with_registry(
@@ -211,23 +218,36 @@ def run_with_registry(
             with closing(_registry(portals, settings, timeout)) as registry:
                 return await function(await registry.open())
 
-    return _run(settings, main)
+    return _run(main)
 
 
-def run_with_writes(settings: Config, function: Callable[[WriteSession], Awaitable[T]]) -> T:
-    """Run a function that changes entries; StorageError when the ledger cannot be used."""
+def run_with_writes(
+    settings: Config,
+    function: Callable[[WriteSession], Awaitable[T]],
+    interrupted: str = "",
+) -> T:
+    """Run a function that changes entries; StorageError when the ledger cannot be used.
+
+    `interrupted` is what to say if a signal ends it, in place of what became of the entry.
+    """
     from skymount.cli.pending_entries import warn_of_dropped
     from skymount.portal.registry.verified_registry import VerifiedRegistry
 
-    with open_ledger() as ledger:
+    begun: list[WriteSession] = []
+
+    def outcome() -> str:
+        return interrupted or (begun[0].outcome() if begun else "nothing was changed")
+
+    with open_ledger() as ledger, interruption(outcome):
 
         async def main() -> T:
             async with _open_portals(settings) as portals:
                 policy = settings.registry_writes
                 registry = VerifiedRegistry(portals, ledger, gave_up=warn_of_dropped, policy=policy)
-                return await function(WriteSession(portals, registry, ledger, policy))
+                begun.append(WriteSession(portals, registry, ledger, policy))
+                return await function(begun[0])
 
-        return _run(settings, main)
+        return _run(main)
 
 
 def _registry(portals: "Portals", settings: Config, timeout: float | None) -> "LazyRegistry":
@@ -260,7 +280,7 @@ async def _open_disk_cache(settings: Config) -> "AsyncIterator[DiskCache | None]
         yield DiskCache(queue, settings.portal_urls, settings.verify)
 
 
-def _run(settings: Config, main: Callable[[], Awaitable[T]]) -> T:
+def _run(main: Callable[[], Awaitable[T]]) -> T:
     """Run it to its end; a signal cancels it, so that it removes its temporary files."""
     logging.getLogger("skymount").addHandler(logging.NullHandler())  # failures are raised too
     try:
@@ -270,9 +290,7 @@ def _run(settings: Config, main: Callable[[], Awaitable[T]]) -> T:
         leaves = list(_leaves(group))
         interrupts = [leaf for leaf in leaves if isinstance(leaf, KeyboardInterrupt)]
         cause = (interrupts or leaves)[0]
-        raise _with_advice(settings, cause) from cause.__cause__
-    except (UnavailableError, AccessDeniedError, RolledBackError) as error:
-        raise _with_advice(settings, error) from error.__cause__
+        raise cause from cause.__cause__
 
 
 async def _until_signal(main: Callable[[], Awaitable[T]]) -> T:
@@ -307,42 +325,3 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
             yield from _leaves(each)
     else:
         yield error
-
-
-def _has_api_key(settings: Config, url: str) -> bool:
-    """Whether a key is sent to the portal of an address."""
-    own = settings.portal_options.items()
-    return bool(settings.api_key) or any(
-        options.get("api_key") and url.startswith(f"{portal}/") for portal, options in own
-    )
-
-
-def _with_advice(settings: Config, error: BaseException) -> BaseException:
-    """Add advice that the user needs to the message of an error."""
-    if isinstance(error, AccessDeniedError) and error.status == HTTPStatus.UNAUTHORIZED:
-        advice = (
-            "the api_key is wrong"
-            if _has_api_key(settings, error.url)
-            else "set api_key in the configuration, or SKYMOUNT_API_KEY, for this portal"
-        )
-        error.message = f"{error.message.rstrip('.')}; {advice}"
-        return error
-    if isinstance(error, RolledBackError):
-        error.message += (
-            "; the portal shows an old entry: name another one with --portal, or, if the old one "
-            "is to be believed, `skymount registry forget --seen KEY DATAKEY`"
-        )
-        return error
-    if isinstance(error, UnavailableError | BadContentError) and settings.portals:
-        from skymount.portal.http.portal_check import advice_for
-
-        advice = advice_for(error.message)
-        if advice and advice not in error.message:
-            error.message += f"; {advice}"
-        return error
-    if not isinstance(error, UnavailableError):
-        return error
-    return UnavailableError(
-        f"{error}; start a portal with `skymount portal serve` or `skymount mount`, "
-        "or name one with --portal URL"
-    )

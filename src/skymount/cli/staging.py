@@ -156,6 +156,11 @@ class StagingDirectory:
         self._made.append((os.unlink, path))
         return os.open(path, _NEW_FILE, permissions, dir_fd=self._tree)
 
+    def reserve(self, path: bytes) -> str:
+        """Return where a file is to be made by others."""
+        self._made.append((os.unlink, path))
+        return os.path.join(self._parent, self._name, os.fsdecode(_TREE), os.fsdecode(path))
+
     def place_directory(self, name: str) -> None:
         """Move the whole tree to a new name in `parent`; DestinationError when it is taken."""
         with self._naming():
@@ -242,10 +247,10 @@ def check_free(shown: str, name: bytes, within: int | None = None, *, force: boo
         found = os.lstat(name, dir_fd=within)
     except FileNotFoundError:
         return
-    if not force:
-        raise taken(shown)
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISLNK(found.st_mode):
         raise DestinationError(f"{escape(shown)}: it is not a regular file, and is not replaced")
+    if not force:
+        raise taken(shown)
 
 
 def taken(shown: str) -> DestinationError:

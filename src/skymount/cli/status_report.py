@@ -6,9 +6,9 @@ from typing import Any
 from msgspec import Struct, field
 
 from skymount.cli.mount_probe import MountAnswer, MountState
-from skymount.cli.output import readable_size
 from skymount.errors import MalformedError
 from skymount.wire.limited_json import decode_json
+from skymount.wording import readable_size
 
 _LIMIT = 2 << 20  # bytes; the probe has a lower limit
 _SHOWN_FAILURES = 3

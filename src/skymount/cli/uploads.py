@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from skymount.cli.output import warn
+from skymount.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
@@ -40,7 +41,9 @@ async def upload_replicas(portals: "Portals", body: "UploadBody", count: int) ->
 
     writable = len(portals.writable().clients)
     if count > writable:
-        raise click.UsageError(f"--replicas {count}: there are {writable} portals to upload to")
+        raise click.UsageError(
+            f"--replicas {count}: only {counted(writable, 'portal')} can be uploaded to"
+        )
     copies = await upload_copies(portals, body, count, _warn_of_fallback)
     if len(copies.results) < count or not copies.is_same:
         raise click.ClickException(_shortage(copies, count, body.unrepeatable))

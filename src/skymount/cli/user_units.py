@@ -26,6 +26,7 @@ ALL_FILES: tuple[str, ...] = (*_MOUNT_FILES, *_PORTAL_FILES)
 _PACKAGED = ("/etc/systemd/user", "/usr/local/lib/systemd/user", "/usr/lib/systemd/user")
 _COMMAND = "/usr/bin/env skymount"  # in the units: whatever their PATH has
 _NAME = re.compile(r"[A-Za-z0-9_.:][A-Za-z0-9_.:-]{0,99}")
+_DONE = ("Created symlink", "Removed ")  # what it did by itself, before it failed
 _TIMEOUT = 60.0  # seconds that systemctl may take; it waits for units that it starts
 
 
@@ -181,5 +182,5 @@ def systemctl(*words: str) -> "subprocess.CompletedProcess[str]":
 def reason_of(done: "subprocess.CompletedProcess[str]") -> str:
     """Return why a systemctl failed, on one line."""
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith("Created symlink")]
+    lines = [line for line in lines if not line.startswith(_DONE)]
     return lines[0] if lines else f"exit code {done.returncode}"

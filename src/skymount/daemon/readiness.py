@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import trio
@@ -13,6 +13,7 @@ from skymount.config import Config
 from skymount.daemon.embedded_portal import EmbeddedPortal
 from skymount.daemon.watchdog import feed_watchdog
 from skymount.fs.skylinks.waiting_reads import KERNEL_LIMIT, WaitingReads
+from skymount.portal.http.client import HttpClient
 from skymount.portal.http.portal_check import problem_with
 from skymount.portal.ledger.ledger import default_path
 from skymount.portal.options import DEFAULT_SVC_PORTAL_URL, PortalOptions
@@ -119,7 +120,12 @@ async def _portal_warnings(config: Config, embedded: EmbeddedPortal) -> list[str
 
     async def check(url: str) -> None:
         options = PortalOptions.parse(url, **config.portal_options[url])
-        problems[url] = await problem_with(options, CHECK_LIMIT)
+        once = replace(options, connect_timeout=CHECK_LIMIT, idle_timeout=CHECK_LIMIT, retries=0)
+        http = HttpClient(url, once)
+        try:
+            problems[url] = await problem_with(http, CHECK_LIMIT)
+        finally:
+            await http.aclose()
 
     async with trio.open_nursery() as checks:
         for url in problems:

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import trio
 
+from skymount.wording import counted
+
 _TASKS = 300  # that are looked at
 _LINES = 600
 _FRAMES = 12  # of a task, the innermost
@@ -13,7 +15,7 @@ _CORE = "trio/_core/"
 def dump(under_way: Mapping[int, tuple[str, float]]) -> list[str]:
     """Return the kernel's requests under way and the tree of tasks. A few milliseconds at most."""
     now = trio.current_time()
-    lines = [f"{len(under_way)} requests of the kernel are under way"]
+    lines = [f"{counted(len(under_way), 'request')} of the kernel under way"]
     lines += [f"  {kind} for {now - begun:.1f} s" for kind, begun in list(under_way.values())[:50]]
     root = trio.lowlevel.current_root_task()
     if root is not None:

@@ -12,6 +12,7 @@ import trio
 from cachetools import LRUCache
 
 from skymount.errors import PortalError
+from skymount.wording import counted
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +22,8 @@ _LINES = 50  # in the log, in a minute
 _TRACEBACKS = 10  # beyond these
 _PATH_LIMIT = 1000  # characters
 _REASON_LIMIT = 500
-_AMOUNT = re.compile(r"(?<![\d.])[\d.]+(?= (?:s|bytes)\b)")  # differs each time in a reason
+# What differs each time in a reason.
+_AMOUNT = re.compile(r"(?<![\d.])[\d.]+ (?:s|bytes|B|[KMGT]iB)\b")
 
 _READING = frozenset(
     {
@@ -184,14 +186,14 @@ class FailureLog:
                 lines += 1
                 self._log_repetitions(each.failure, each.repetitions)
         if more:
-            log.warning("and %d more operations failed in %g s", more, self._interval)
+            log.warning("and %s failed in %g s", counted(more, "more operation"), self._interval)
 
     def _log_repetitions(self, failure: Failure, count: int) -> None:
         log.warning(
-            "%s: %s failed, and %d more times in %g s: %s",
+            "%s: %s failed, and %s in %g s: %s",
             failure.path,
             failure.operation,
-            count,
+            counted(count, "more time"),
             self._interval,
             failure.reason,
         )

@@ -126,9 +126,23 @@ def parse_portal_url(url: str) -> str:
     is_sound = _NETLOC.fullmatch(parts.netloc) and _is_host(host)
     if _BAD_IN_URL.search(url.strip()) or not is_sound:
         raise MalformedError(f"bad portal URL {shown}: no address has such characters")
-    if parts.scheme not in ("http", "https") or not host or port == 0:
+    if parts.scheme not in ("http", "https"):
+        raise MalformedError(f"bad portal URL {shown}: {_with_scheme(url.strip())}")
+    if not host or port == 0:
         raise MalformedError(f"bad portal URL {shown}: it looks like https://portal.example")
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+
+
+def _with_scheme(url: str) -> str:
+    """Say how an address would have to be written."""
+    begins = "it begins with http:// or https://"
+    if "://" in url or not url:
+        return f"{begins}, as https://portal.example does"
+    scheme = "http" if is_local(f"//{url}") else "https"
+    try:
+        return f"{begins}: write {parse_portal_url(f'{scheme}://{url}')}"
+    except MalformedError:
+        return f"{begins}, as https://portal.example does"
 
 
 def portal_identity(url: str) -> tuple[str, str, int, str]:
@@ -221,7 +235,8 @@ def _api_key(value: object, name: str) -> str:
     return found
 
 
-def _header_value(value: object, name: str) -> str:
+def header_value(value: object, name: str) -> str:
+    """Check the value of a header; an error names the option, and does not repeat the value."""
     found = text(value, name).strip(" ")
     if _BAD_IN_VALUE.search(found):
         raise MalformedError(f"{name} holds a character that a header cannot carry")
@@ -239,7 +254,7 @@ def _headers(value: object, name: str) -> tuple[tuple[str, str], ...]:
             raise MalformedError(f"the header {shown} is set by the client itself")
         if header.lower() in found:
             raise MalformedError(f"the header {shown} is given twice")
-        found[header.lower()] = (header, _header_value(content, f"the header {shown}"))
+        found[header.lower()] = (header, header_value(content, f"the header {shown}"))
     return tuple(found.values())
 
 
@@ -277,7 +292,7 @@ _ATTRIBUTES = {"custom_user_agent": "user_agent", "timeout": "idle_timeout"}
 
 _PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "api_key": _api_key,
-    "custom_user_agent": _header_value,
+    "custom_user_agent": header_value,
     "headers": _headers,
     "timeout": seconds,
     "dialect": _dialect,

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from skymount.errors import MalformedError
 from skymount.upload_selection.ignore_patterns import IGNORE_FILE, IgnorePatterns
-from skymount.upload_selection.own_state import OWN_STATE, OwnState
+from skymount.upload_selection.own_state import OwnState, refuse_own_state
 from skymount.upload_selection.secret_files import (
     HEAD_LIMIT,
-    OWN_FORMS,
+    OWN_STATE,
     reason_of_form,
     reason_of_name,
 )
@@ -53,8 +53,8 @@ def select(folder: Path, rules: SelectionRules, *, limit: int = NAMES_LIMIT) -> 
     UnusableFilesError names all that cannot be uploaded; MalformedError for an ignore file that
     cannot be used, for skymount's own state, and beyond the limits; OSError.
     """
-    if not rules.take_all and OwnState.find().holds(os.path.realpath(folder)):
-        raise MalformedError(f"{shown(str(folder))}: {OWN_STATE}; it is uploaded with --all only")
+    if not rules.take_all:
+        refuse_own_state(folder)
     walk = _Walk(str(folder), rules, limit)
     walk.run()
     walk.unusable.sort(key=lambda each: os.fsencode(each.path))
@@ -65,28 +65,6 @@ def select(folder: Path, rules: SelectionRules, *, limit: int = NAMES_LIMIT) -> 
     walk.left_out.sort(key=lambda each: os.fsencode(each.path))
     walk.empty.sort()
     return Selection(walk.files, walk.left_out, walk.empty)
-
-
-def refuse_own_file(path: Path) -> None:
-    """MalformedError if a file that is named itself is of skymount's own state, by its place or by
-    its form; OSError.
-    """
-    real = os.path.realpath(path)
-    reason = OWN_STATE if OwnState.find().holds(real) else ""
-    if not reason:
-        try:
-            file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return  # the upload says what is wrong with it
-        try:
-            found = os.fstat(file)
-            if stat.S_ISREG(found.st_mode):
-                reason = reason_of_form(os.read(file, HEAD_LIMIT), found.st_size)
-        finally:
-            os.close(file)
-        if reason not in OWN_FORMS:
-            return
-    raise MalformedError(f"{shown(str(path))}: {reason}; it is uploaded with --all only")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +193,9 @@ class _Walk:
         if self._own.is_one(identity):
             raise _LeftOutError(OWN_STATE, "take_all")
         if folder.is_below(identity):
-            raise _LeftOutError("it leads to a folder that it is in")
+            raise _LeftOutError("it leads to a directory that it is in")
         if folder.depth == _DEPTH_LIMIT:
-            raise MalformedError(f"{shown(self.root)}: more than {_DEPTH_LIMIT} folders deep")
+            raise MalformedError(f"{shown(self.root)}: more than {_DEPTH_LIMIT} directories deep")
         return _Folder(place, path, real, identity, folder, folder.depth + 1)
 
     def _target(self, link: str, status: os.stat_result) -> tuple[str, str | None]:
@@ -309,7 +287,8 @@ class _Walk:
             if _identity(status) != _identity(looked_at):
                 raise _UnusableError(_REPLACED)
             if not self.rules.take_all:
-                reason = reason_of_form(file.read(HEAD_LIMIT) or b"", status.st_size, names)
+                head = file.read(min(status.st_size, HEAD_LIMIT)) or b""
+                reason = reason_of_form(head, status.st_size, names)
                 if reason or (reason := _reason_of_side_file(place)):
                     real = f"it leads to {shown(place)}: " if folder is None else ""
                     raise _LeftOutError(real + reason, "take_all")
@@ -321,7 +300,7 @@ class _Walk:
         self._names += names
         self._bytes += size
         if self._names > self.limit or self._bytes > _BYTES_LIMIT:
-            bound = f"{self.limit} files and folders, or {_BYTES_LIMIT >> 40} TiB"
+            bound = f"{self.limit} files and directories, or {_BYTES_LIMIT >> 40} TiB"
             raise MalformedError(f"{shown(self.root)}: more than {bound}, with what links lead to")
 
     def _shown(self, name: str) -> str:

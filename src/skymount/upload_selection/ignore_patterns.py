@@ -13,6 +13,7 @@ from typing import Self
 
 from skymount.errors import MalformedError
 from skymount.storage.pipes import open_at_once
+from skymount.wording import readable_size
 
 IGNORE_FILE = ".skymountignore"
 
@@ -102,7 +103,7 @@ class IgnorePatterns:
         except OSError as error:
             raise MalformedError(f"{path}: {error.strerror}") from None
         if len(raw) > _LIMIT:
-            raise MalformedError(f"{path}: larger than {_LIMIT} bytes")
+            raise MalformedError(f"{path}: larger than {readable_size(_LIMIT)}")
         return cls.of_lines(_lines(raw, path)) or None
 
     def __bool__(self) -> bool:
@@ -110,6 +111,8 @@ class IgnorePatterns:
 
     def verdict(self, path: str, is_directory: bool) -> bool | None:
         """Whether a path below the folder of the file is left out; None if no pattern is for it."""
+        if not self._patterns:
+            return None
         names = os.fsencode(path).split(b"/")
         for pattern in self._patterns:  # the last one first
             if pattern.matches(names, is_directory):

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from fnmatch import translate
 from typing import Any
 
-from skymount.upload_selection.own_state import OWN_STATE
+OWN_STATE = "skymount's own state"
 
-HEAD_LIMIT = 64 << 10
+HEAD_LIMIT = 16 << 10
 """Bytes at the beginning of a file in which a form is looked for."""
 
 _VERSION_CONTROL = (".git", ".hg", ".svn", ".bzr", ".jj", "_darcs", "CVS")
@@ -27,6 +27,7 @@ _SECRET_PATHS = (
 _OWN_PATHS = tuple(
     f"/{each}/skymount" for each in (".config", ".local/share", ".local/state", ".cache")
 )
+_LONGEST = max(map(len, (*_SECRET_PATHS, *_OWN_PATHS)))
 
 # Files that are common, and secret if they hold this.
 _TOKENS = {
@@ -85,13 +86,12 @@ def reason_of_name(path: str) -> str:
         return "version control"
     if _litter.match(name):
         return "a file of an editor or of the desktop"
-    folded = name.casefold()
-    if _names.match(folded):
+    if _names.match(name.casefold()):
         return "secrets, by its name"
-    folded_path = path.casefold()
-    if folded_path.endswith(_SECRET_PATHS):
+    end = path[-_LONGEST:].casefold()
+    if end.endswith(_SECRET_PATHS):
         return "secrets, by its name"
-    return OWN_STATE if folded_path.endswith(_OWN_PATHS) else ""
+    return OWN_STATE if end.endswith(_OWN_PATHS) else ""
 
 
 def reason_of_form(head: bytes, size: int, names: Iterable[str] = ()) -> str:
@@ -117,6 +117,8 @@ def reason_of_form(head: bytes, size: int, names: Iterable[str] = ()) -> str:
                 return reason
     if _is_der_key(head, size) or _is_pgp_key(head):
         return _PRIVATE_KEY
+    if size > HEAD_LIMIT:
+        head = head[: head.rfind(b"\n") + 1]  # whole lines
     return _CONFIGURATION if _is_configuration(head) else ""
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from skymount.errors import MalformedError
+from skymount.wording import readable_size
 
 METADATA_LIMIT = 256 << 20  # bytes of metadata JSON; a million subfiles take about 120 MB
 SUBFILES_LIMIT = 2 << 20  # subfiles in metadata; each takes about 300 bytes of memory once parsed
@@ -168,7 +169,7 @@ def _records(found: dict[str, msgspec.Raw]) -> Iterator[tuple[str, Subfile | str
 
 def _check_size(raw: bytes | memoryview) -> None:
     if len(raw) > METADATA_LIMIT:
-        raise MalformedError(f"metadata of {len(raw)} bytes is over the limit of {METADATA_LIMIT}")
+        raise MalformedError(f"metadata is over the limit of {readable_size(METADATA_LIMIT)}")
     # one brace for each record and two around them; few names contain braces
     if _count(raw, b"{") > SUBFILES_LIMIT + 2:
         raise MalformedError(f"metadata has more than {SUBFILES_LIMIT} records")

@@ -4,6 +4,7 @@ import json
 from typing import Any, NoReturn
 
 from skymount.errors import MalformedError, WrongTypeError
+from skymount.wording import readable_size
 
 DOCUMENT_LIMIT = 64 << 20  # bytes of one document as JSON
 _VERSION = 2  # of the object in which the SDKs wrap a document
@@ -22,7 +23,7 @@ def encode_document(document: object) -> bytes:
     except (ValueError, RecursionError) as error:
         raise MalformedError(f"json: {error}") from None
     if len(encoded) > DOCUMENT_LIMIT:
-        raise MalformedError(f"json is too big: {len(encoded)} > {DOCUMENT_LIMIT} bytes")
+        raise MalformedError(f"json is too big: it may have {readable_size(DOCUMENT_LIMIT)}")
     return encoded
 
 

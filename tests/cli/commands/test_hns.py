@@ -95,8 +95,14 @@ def test_what_is_there_is_replaced_only_by_force(box: Sandbox, site: str) -> Non
 
 def test_a_directory_is_never_replaced(box: Sandbox, site: str) -> None:
     box.directory("index.html")
-    said = box.fail("hns", "download", "--force", "example/index.html")
-    assert said == "index.html: it is not a regular file, and is not replaced"
+    for more in ([], ["--force"]):
+        said = box.fail("hns", "download", *more, "example/index.html")
+        assert said == "index.html: it is not a regular file, and is not replaced"
+
+
+def test_a_device_is_written_to(box: Sandbox, site: str) -> None:
+    out = box.skymount("hns", "download", "--json", "example/index.html", "/dev/null").stdout
+    assert json.loads(out) == {"path": "/dev/null", "size": 5, "verified": "no"}
 
 
 def test_a_place_that_is_not_there(box: Sandbox, site: str) -> None:

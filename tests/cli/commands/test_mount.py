@@ -12,8 +12,8 @@ def test_no_mount_point(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("portal.example", "it looks like https://portal.example"),
-        ("ftp://portal.example", "it looks like https://portal.example"),
+        ("portal.example", "write https://portal.example"),
+        ("ftp://portal.example", "as https://portal.example does"),
         ("http://me:secret@portal.example", "it must not hold credentials"),
         ("", "bad portal URL"),
     ],

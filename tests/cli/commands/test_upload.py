@@ -120,7 +120,8 @@ def test_an_interrupt_while_standard_input_keeps_us_waiting(sandbox: Sandbox, po
         process.send_signal(signal.SIGINT)
         assert process.wait(LIMIT) == 130
         assert process.stderr is not None
-        assert process.stderr.read().strip() == b""
+        said = process.stderr.read().decode().strip()
+        assert said == "skymount: interrupted: no portal has confirmed -: upload it again"
     finally:
         end(process)
 
@@ -237,12 +238,12 @@ def test_a_portal_that_is_away(sandbox: Sandbox, file: Path) -> None:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         said = sandbox.fail("upload", "--portal", url, file)
     assert "cannot be reached" in said
-    assert url in said
+    assert said.count(url[7:]) == 1
 
 
 def test_a_bad_portal_url(sandbox: Sandbox, file: Path) -> None:
     said = sandbox.fail("upload", "--portal", "portal.example", file, code=2)
-    assert "it looks like https://portal.example" in said
+    assert said.endswith("write https://portal.example")
 
 
 def test_the_portal_of_the_configuration_is_used(sandbox: Sandbox, file: Path, portal: str) -> None:

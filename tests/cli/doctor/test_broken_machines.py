@@ -125,7 +125,7 @@ def test_a_portal_that_is_not_there(sandbox: Sandbox) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
     said = fault(sandbox.with_env(SKYMOUNT_PORTALS=url), f"portal {url}")
-    assert said.endswith("; is it running, and is the port right?")
+    assert said.endswith("; is the portal running, and is the port right?")
 
 
 def test_a_portal_that_is_silent(sandbox: Sandbox) -> None:
@@ -176,7 +176,7 @@ def test_another_dialect_and_no_portal_at_all(sandbox: Sandbox) -> None:
         urls = " ".join((other, pages, without))
         found = examined(sandbox.with_env(SKYMOUNT_PORTALS=urls))
     said = found[f"portal {other}"]
-    assert said["text"] == "it speaks the dialect skynet, not svc"
+    assert said["text"].startswith("it speaks the dialect skynet, not svc: ")
     assert said["advice"] == 'set dialect = "skynet"'
     for url in (pages, without):
         assert found[f"portal {url}"]["level"] == "failure"
@@ -198,7 +198,10 @@ def test_somebody_elses_portal_at_the_default_address(sandbox: Sandbox, tmp_path
         assert b"listening" in portal.stdout.readline()
         inside = sandbox.within(made.prefix)
         said = fault(inside, "portal http://127.0.0.1:4280", "warning")
-    assert said.startswith("another user (uid 65534) listens there; that user sees")
+        found = examined(inside)
+    assert said.startswith("another user (uid 65534) listens there, so it is not used by default")
+    assert "`skymount mount` starts one of your own" in said
+    assert [each for each in found if "4280" in each] == ["portal http://127.0.0.1:4280"]
 
 
 def test_a_proxy_that_is_not_there(sandbox: Sandbox) -> None:

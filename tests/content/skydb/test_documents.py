@@ -22,6 +22,7 @@ from skymount.content.worker.shared_memory import LongText
 from skymount.errors import (
     BadContentError,
     InvalidDocumentError,
+    NoDocumentError,
     ReadOnlyPortalError,
     StaleEntryError,
     UnavailableError,
@@ -271,8 +272,13 @@ async def test_no_document(portal: str, tmp_path: Path):
         await kit.entries.write(ref("data"), PAIR, b"just data", None)
         await kit.entries.write(ref("text"), PAIR, bytes(_link(skylink)), None)
         assert (await kit.documents.read(ref("data"))).data is None
-        with pytest.raises(BadContentError):
-            await kit.documents.read(ref("text"))
+        for _ in range(2):  # D1: stat asks for it, and does not read it again
+            with pytest.raises(NoDocumentError, match=f"leads to skylinks/{_link(skylink)}, which"):
+                await kit.documents.read(ref("text"))
+        assert len(kit.loads) == 1
+        entry = kit.documents.recall_entry(ref("text"))
+        assert entry is not None
+        assert entry.data == bytes(_link(skylink))
         names = await kit.documents.names(PAIR.public_key)
         assert [name.data_key for name in names] == ["text"]
         known = kit.documents.recall(ref("data"))

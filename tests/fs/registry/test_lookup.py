@@ -7,7 +7,7 @@ import stat
 import pytest
 import trio
 
-from skymount.errors import UnavailableError
+from skymount.errors import AccessDeniedError, RolledBackError, UnavailableError
 from skymount.fs.inode_space import REGISTRY, InodeSpace, space_of
 from skymount.fs.subtree import MUTABLE_TIMEOUT, InodeAttributes
 from tests.fakes.refusal import refused
@@ -229,3 +229,24 @@ async def test_forgotten_files(autojump_clock: object, mount: RegistryMount):
     assert len(list(mount.tree.nodes)) == 1001
     assert await mount.forget_everything() == 0
     assert {name: (await mount.find(name)).inode for name in names} == found
+
+
+@pytest.mark.parametrize("error", [RolledBackError("old"), AccessDeniedError("blocked")])
+async def test_what_cannot_be_read(autojump_clock: object, mount: RegistryMount, error: Exception):
+    """G4: stat works, as does asking for `last_error`: it shows what was known last, or 113 bytes
+    if nothing was.
+    """
+    mount.store.put(ref("known"), b"data")
+    known = await mount.find("known")
+    await trio.sleep(TTL + 1)
+    mount.store.error = error
+    unknown = await mount.find("unknown")
+    for found, size in ((known, 4), (unknown, 113)):
+        shown = await mount.tree.getattr(found.inode)
+        assert (shown.size, shown.mode, shown.attr_timeout) == (size, stat.S_IFREG | 0o644, 0.0)
+        await mount.tree.xattrs(found.inode)
+        for flags in (os.O_RDONLY, os.O_RDWR, os.O_WRONLY | os.O_APPEND):
+            with pytest.raises(type(error)):
+                await mount.tree.open(found.inode, flags)
+    mount.store.error = None
+    await refused(errno.ENOENT, mount.tree.getattr(unknown.inode))

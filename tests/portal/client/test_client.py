@@ -100,12 +100,12 @@ async def test_words_of_an_error():
     """A page instead of words is left out; words are cut to a line and cleared of controls."""
     async with talking() as (portal, client):
         for body, expected in [
-            (b"<html>no</html>", "HTTP status 500"),
-            (b"", "HTTP status 500"),
-            (b'{"message":5}', "HTTP status 500"),
+            (b"<html>no</html>", "HTTP status 500 (Internal Server Error)"),
+            (b"", "HTTP status 500 (Internal Server Error)"),
+            (b'{"message":5}', "HTTP status 500 (Internal Server Error)"),
             (b'{"message":"a\\n\\u001b[31mb"}', "a  [31mb"),
             (b'{"message":"' + b"x" * 60_000 + b'"}', "x" * 300),
-            (b"x" * 10_000_000, "HTTP status 500"),
+            (b"x" * 10_000_000, "HTTP status 500 (Internal Server Error)"),
         ]:
             portal.heal()
             portal.fault(lambda *_, body=body: fake.Reply(500, (), body))

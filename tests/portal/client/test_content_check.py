@@ -48,9 +48,9 @@ async def test_size():
     """More bytes are found at once, fewer at the end; a restart begins with none."""
     check = SizeCheck(3)
     check.update(b"ab")
-    with pytest.raises(MalformedError, match="body ended 1 bytes early"):
+    with pytest.raises(MalformedError, match="body ended 1 B early"):
         await check.finish()
-    with pytest.raises(MalformedError, match="more than 3 bytes"):
+    with pytest.raises(MalformedError, match="more than 3 B"):
         check.update(b"cd")
     check.restart()
     check.update(b"abc")

@@ -99,7 +99,7 @@ async def test_unknown_domain(client: PortalClient):
 async def test_bad_answers(reply: Reply, kind: type[PortalError], status: int | None):
     """C5: Whatever else a portal answers is an error with status, method and address."""
     async with running(FakePortal()) as fake, PortalClient(fake.url, retries=0) as client:
-        fake.fault(lambda *_: reply)
+        fake.fault(lambda *_: reply, "/hnsres/")
         with pytest.raises(kind) as caught:
             await client.resolve_hns("x")
         error = caught.value

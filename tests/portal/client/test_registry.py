@@ -112,13 +112,13 @@ async def test_conflicts(client: PortalClient, data_key: str):
         assert isinstance(error, RequestRefusedError)
 
 
-@pytest.mark.parametrize("body", [b"<html>Welcome to our network</html>", b"{}"])
-async def test_a_page_in_place_of_the_registry(body: bytes):
+@pytest.mark.parametrize("kind", [b"text/html; charset=utf-8", b"application/json"])
+async def test_a_page_in_place_of_the_registry(kind: bytes):
     """C11: Success is an empty response; a page that somebody else sends is no success."""
     portal = FakePortal()
-    portal.fault(lambda _, __: Reply(200, ((b"Content-Type", b"text/html"),), body))
+    portal.fault(lambda _, __: Reply(200, ((b"Content-Type", kind),), b"Welcome to our network"))
     async with running(portal), PortalClient(portal.url) as client:
-        with pytest.raises(BadContentError, match="not empty"):
+        with pytest.raises(BadContentError, match=r"not empty|a web page"):
             await client.registry.set_entry(PRIVATE, RegistryEntry("key", b"data", 1))
 
 
@@ -379,9 +379,9 @@ async def test_other_errors_raise(reply: Reply, kind: type[PortalError], words: 
 
 @pytest.mark.parametrize("body", [b"", b'{"message":"registry entry not found"}', b"<html></html>"])
 async def test_any_404_is_an_absent_entry(body: bytes):
-    """C9: With status 404 there is no such entry, whatever else the answer says."""
+    """C9: With status 404 of a portal there is no such entry, whatever else the answer says."""
     async with running(FakePortal()) as fake, PortalClient(fake.url) as client:
-        fake.fault(lambda *_: Reply(404, (), body))
+        fake.fault(lambda *_: Reply(404, (), body), "/registry")
         assert await client.registry.get_entry(PUBLIC, "key") == EntryResult()
 
 

@@ -379,7 +379,7 @@ async def test_links_and_secrets_of_a_directory(portal: PortalProcess, tmp_path:
     (tmp_path / "site/out").symlink_to("../file")
     (tmp_path / "file").write_bytes(b"b")
     async with PortalClient(portal.url) as client:
-        with pytest.warns(UserWarning, match="loop: it leads to a folder that it is in; .*/out: "):
+        with pytest.warns(UserWarning, match="loop: it leads to a directory .*/out: "):
             result = await client.upload_directory(tmp_path / "site")
         found = (await metadata_of(client, result))["subfiles"]
         assert sorted(found) == [".env", ".skymountignore"]

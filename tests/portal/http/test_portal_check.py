@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from skymount.portal.http.client import HttpClient
 from skymount.portal.http.portal_check import problem_with
 from skymount.portal.options import PortalOptions
 from tests.fakes.portal import FakePortal, running
@@ -60,7 +61,12 @@ def url_of(server: HTTPServer, scheme: str = "http") -> str:
 
 
 async def problem(url: str, limit: float = LIMIT, **options: object) -> str:
-    return await problem_with(PortalOptions.parse(url, **options), limit)  # type: ignore[arg-type]
+    parsed = PortalOptions.parse(url, retries=0, **options)  # type: ignore[arg-type]
+    http = HttpClient(url, parsed)
+    try:
+        return await problem_with(http, limit)
+    finally:
+        await http.aclose()
 
 
 async def test_a_portal_that_answers_is_no_problem() -> None:
@@ -72,7 +78,7 @@ async def test_a_portal_that_answers_is_no_problem() -> None:
 async def test_another_server(web_server: HTTPServer) -> None:
     """M3: or that is no portal is a warning in one line, which says why and what to do."""
     said = await problem(url_of(web_server))
-    assert said.startswith(f"{url_of(web_server)}: it ")
+    assert said.startswith(f"{url_of(web_server)}: the server ")
     assert said.endswith("; is this the address of a portal?")
 
 
@@ -101,4 +107,4 @@ async def test_a_certificate_that_is_not_trusted(web_server: HTTPServer, tmp_pat
     assert said.count("ca_file or SSL_CERT_FILE") == said.count("ca_file") == 1
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     trusted = await problem(url, ca_file=str(tmp_path / "ca.pem"))
-    assert "it sends something else than a portal does" in trusted
+    assert "the server sends a web page" in trusted

@@ -12,6 +12,7 @@ from skymount.portal.http.client import HttpClient
 from skymount.portal.http.response_head import LINES_LIMIT, SMALL_LIMIT, HeadBuffer, RawHead
 from skymount.portal.options import PortalOptions
 from skymount.wire.http.requests import Request
+from skymount.wording import readable_size
 
 LINE = b"a: b\r\n"
 
@@ -138,9 +139,9 @@ def test_bytes_of_all_heads_together(step: int):
     heads = [RawHead(early, ()), RawHead(end, ((b"Long", MUCH),))]
     assert _fed(HeadBuffer(len(answers)), answers, step) == heads
     limit = len(answers) - 1
-    with pytest.raises(h11.RemoteProtocolError, match=f"more than {limit} bytes"):
+    with pytest.raises(h11.RemoteProtocolError, match=f"more than {readable_size(limit)}"):
         _fed(HeadBuffer(limit), answers, step)
-    with pytest.raises(h11.RemoteProtocolError, match=f"more than {limit} bytes"):
+    with pytest.raises(h11.RemoteProtocolError, match=f"more than {readable_size(limit)}"):
         _fed(HeadBuffer(limit), answers[:-4] + b"more", step)  # before it comes to its end
 
 

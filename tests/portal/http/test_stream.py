@@ -185,7 +185,7 @@ async def test_unknown_authority(contexts: Contexts):
                 await client.raw_metadata(CONTENT.skylink)
         assert portal.requests == []
     assert "the certificate of localhost is not valid" in caught.value.message
-    assert "ca_file or SSL_CERT_FILE" in caught.value.message
+    assert "ca_file or SSL_CERT_FILE" in caught.value.advice
 
 
 async def test_certificate_of_another_host(contexts: Contexts, authority: str):

@@ -189,8 +189,21 @@ async def test_frozen_entry_whose_answer_was_lost_is_done(
         await alone.write(ref(), PAIR, b"more", None)
     with pytest.raises(FrozenEntryError):
         await alone.delete(ref(), PAIR)
-    assert pending(ledger) == [(b"more", None)]
+    assert pending(ledger) == []
     assert len(one.posts) == 2
+
+
+async def test_edit_of_what_was_frozen_is_not_kept(
+    alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, autojump_clock: object
+):
+    """G11: a change of an earlier revision is no conflict either, which could be sent later."""
+    one.set(signed(b"base", 1))
+    base = await alone.read(ref())
+    one.set(signed(b"theirs", MAX_REVISION))
+    with pytest.raises(FrozenEntryError):
+        await alone.write(ref(), PAIR, b"ours", base)
+    assert pending(ledger) == []
+    assert (await alone.write(ref(), PAIR, b"theirs", base)).revision == MAX_REVISION
 
 
 async def test_write_goes_to_the_next_portal(

@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from skymount.errors import (
+    FrozenEntryError,
     KeyringError,
     MalformedError,
     ReadOnlyPortalError,
@@ -22,7 +23,7 @@ from skymount.portal.registry.entry_state import (
     EntryState,
 )
 from skymount.portal.registry.verified_registry import VerifiedRegistry
-from skymount.wire.registry_entry import DELETED
+from skymount.wire.registry_entry import DELETED, MAX_REVISION
 from tests.fakes.entries import FakeRegistry, portals_of
 from tests.portal.ledger.entries import OTHER, PAIR
 from tests.portal.registry.entries import pending, ref, signed
@@ -267,6 +268,29 @@ async def test_what_is_posted_supersedes_what_was_kept_before(
     assert (await alone.send(now, PAIR)).revision == 2
     assert [each.data for each in ledger.pending()] == [b"edit", later.data]
     assert caplog.text.count("never posted, and is given up: something was written later") == 2
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("keep", [spooled, held])
+async def test_what_is_pending_of_a_frozen_entry_is_given_up(
+    alone: VerifiedRegistry,
+    one: FakeRegistry,
+    ledger: Ledger,
+    caplog: pytest.LogCaptureFixture,
+    keep: Callable[[VerifiedRegistry, FakeRegistry, Ledger, bytes], Awaitable[PendingWrite]],
+    overwrite: bool,
+    autojump_clock: object,
+):
+    """G11: signed or not, and what was pending before it too."""
+    await keep(alone, one, ledger, b"first")
+    later = await keep(alone, one, ledger, b"second")
+    one.set(signed(b"theirs", MAX_REVISION))
+    with pytest.raises(FrozenEntryError):
+        await alone.send(later, PAIR, overwrite=overwrite)
+    assert pending(ledger) == []
+    assert one.posts == []
+    for data in (b"first", b"second"):
+        assert caplog.text.count(f"{data!a} was never posted, and is given up") == 1
 
 
 @pytest.mark.parametrize("keep", [spooled, held])

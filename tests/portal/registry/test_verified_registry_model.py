@@ -254,7 +254,9 @@ class Model(RuleBasedStateMachine):
             assert MAX_REVISION - 2 <= max(
                 entry.entry.revision for entry in self.all_signed() if self.is_of(entry, name)
             )
-            self.failed(name, data)
+            kept = {(self.name_of(each), each.data) for each in self.pending()}
+            for key in [key for key in self.unsent if key[0] == name and key not in kept]:
+                del self.unsent[key]  # it is given up
             return
         except PortalError:
             self.failed(name, data)

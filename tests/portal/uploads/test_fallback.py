@@ -128,7 +128,7 @@ async def test_a_pipe_is_sent_again_within_its_bound():
 async def test_beyond_its_bound_the_first_failure_of_a_pipe_is_final():
     async with several(2) as found:
         found.fakes[0].fault(status(503, "down"), UPLOAD)
-        said = "down; it cannot be sent again: only its first 4 bytes"
+        said = "down; it cannot be sent again: only its first 4 B"
         with piped(4) as prepared, pytest.raises(UnavailableError, match=said):
             await upload_to_first(found.portals, prepared, found.note)
         assert found.takers == [1, 0]
@@ -247,7 +247,7 @@ async def test_a_long_pause_is_not_waited_for():
         with trio.fail_after(30), pytest.raises(PortalError) as failure:
             await upload_to_first(found.portals, body(), found.note)
         again = f"{found.fakes[0].url} may be asked again in "
-        assert again in failure.value.message
+        assert again in failure.value.advice
         assert found.takers == [1, 1]
 
 

@@ -209,7 +209,7 @@ def test_a_body_over_the_limit(client: Client) -> None:
     for content in (body, iter([body])):
         answer = client.post("/svc/registry", content=content)
         assert answer.status_code == 413
-        assert f"over the limit of {UPDATE_LIMIT} bytes" in message_of(answer)
+        assert "over the limit of 16 KiB" in message_of(answer)
 
 
 @pytest.mark.parametrize(

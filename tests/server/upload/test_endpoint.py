@@ -123,7 +123,7 @@ def test_the_size_of_an_upload_is_limited(tmp_path: Path) -> None:
         for content in (b"x" * 3_000_000, chunks()):
             answer = client.post("/svc/skyfile?filename=a", content=content, headers=_RAW)
             assert answer.status_code == 413
-            assert "over the limit of 1000000 bytes" in message_of(answer)
+            assert "over the limit of 976.6 KiB" in message_of(answer)
         assert client.upload_file("a", b"x" * 900_000)
     assert not incoming_uploads(tmp_path)
 

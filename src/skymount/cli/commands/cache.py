@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 import click
 
 from skymount.cli.options import load_settings
-from skymount.cli.output import emit, json_option, readable_size, warn
+from skymount.cli.output import emit, json_option, warn
+from skymount.wording import readable_size
 
 if TYPE_CHECKING:
     from skymount.content.cache.block_store import BlockStore

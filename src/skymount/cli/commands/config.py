@@ -70,7 +70,7 @@ def init(portals: tuple[str, ...], dialect: str | None, force: bool, file: str |
     \b
     Examples:
       skymount config init --portal https://portal.example
-      skymount config init --portal https://one.example --portal https://two.example
+      skymount config init --portal https://a.example --portal https://b.example
     """
     from skymount import file_permissions
     from skymount.config_file import default_path
@@ -78,6 +78,8 @@ def init(portals: tuple[str, ...], dialect: str | None, force: bool, file: str |
 
     path = Path(os.path.abspath(os.path.expanduser(file))) if file else default_path()
     content = _new_file(portals, dialect).encode()
+    if path.exists() and not path.is_file():
+        raise click.ClickException(f"{path}: it is not a regular file, and is not replaced")
     if os.path.lexists(path) and not force:
         raise click.ClickException(
             f"{path}: it exists already; edit it, or replace it with --force"

@@ -11,9 +11,9 @@ import click
 
 from skymount.cli import completion
 from skymount.cli.options import reading_options
-from skymount.cli.output import emit, escape, json_option, readable_size
-from skymount.cli.standard_streams import standard_output
+from skymount.cli.output import emit, escape, json_option, open_stream
 from skymount.storage.atomic_file import write_all
+from skymount.wording import readable_size
 
 if TYPE_CHECKING:
     from skymount.cli.link_target import LinkTarget, ParsedLink
@@ -137,8 +137,10 @@ async def _cat(session: "ContentSession", links: Sequence["ParsedLink"], force: 
         await write_out(session, await open_target(session, link), force=force)
 
 
-async def write_out(session: "ContentSession", target: "LinkTarget", *, force: bool = False) -> int:
-    """Write the file that a target is to stdout; return its size in bytes."""
+async def write_out(
+    session: "ContentSession", target: "LinkTarget", destination: str = "-", *, force: bool = False
+) -> int:
+    """Write the file that a target is to a stream, stdout by default; return its size in bytes."""
     import trio
 
     from skymount.cli.link_target import warn_of_unverified
@@ -153,16 +155,17 @@ async def write_out(session: "ContentSession", target: "LinkTarget", *, force: b
             )
         file = files[0]
     warn_of_unverified(target.link.text, target.verified, session.policy)
-    stdout = standard_output().fileno()
-    for at, length in pieces(skyfile, file.offset, file.size):
-        data = await session.reader.read(skyfile, at, length)
-        if at == file.offset and not force and os.isatty(stdout) and _is_binary(bytes(data[:8192])):
-            raise click.ClickException(
-                f"{escape(target.link.text)}: it is binary, and would garble the terminal; send it "
-                "to a file or a program, or add --force"
-            )
-        # abandoned on cancel: a pipe that nobody reads must not keep the command from ending
-        await trio.to_thread.run_sync(write_all, stdout, data, abandon_on_cancel=True)
+    async with open_stream(destination) as out:
+        for at, length in pieces(skyfile, file.offset, file.size):
+            data = await session.reader.read(skyfile, at, length)
+            is_first = at == file.offset
+            if is_first and not force and os.isatty(out) and _is_binary(bytes(data[:8192])):
+                raise click.ClickException(
+                    f"{escape(target.link.text)}: it is binary, and would garble the terminal; "
+                    "send it to a file or a program, or add --force"
+                )
+            # abandoned on cancel: a pipe that nobody reads must not keep the command from ending
+            await trio.to_thread.run_sync(write_all, out, data, abandon_on_cancel=True)
     return file.size
 
 

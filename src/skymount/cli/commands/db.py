@@ -19,6 +19,7 @@ from skymount.wire.skydb_document import (
     document_name,
     encode_document,
 )
+from skymount.wording import readable_size
 
 if TYPE_CHECKING:
     from skymount.cli.session import ContentSession, WriteSession
@@ -99,7 +100,7 @@ async def _read(session: "ContentSession", entry: EntryArgument) -> dict[str, An
     skylink, revision = await find_document(session, entry.id, entry.data_key)
     skyfile = await session.reader.load(skylink)
     if skyfile.size > DOCUMENT_LIMIT:
-        raise BadContentError(f"{entry.data_key!r}: longer than {DOCUMENT_LIMIT} bytes")
+        raise BadContentError(f"{entry.data_key!r}: longer than {readable_size(DOCUMENT_LIMIT)}")
     try:
         document = await read_document(session.reader, skyfile)
     except MalformedError:
@@ -224,7 +225,7 @@ def _document(file: Path) -> Any:
         with file.open("rb") as source:
             raw = source.read(DOCUMENT_LIMIT + 1)
     if len(raw) > DOCUMENT_LIMIT:
-        raise MalformedError(f"{name}: longer than {DOCUMENT_LIMIT} bytes")
+        raise MalformedError(f"{name}: longer than {readable_size(DOCUMENT_LIMIT)}")
     try:
         found = json.loads(raw)
     except (ValueError, RecursionError) as error:

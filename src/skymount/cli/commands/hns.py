@@ -9,7 +9,7 @@ import click
 
 from skymount.cli import completion
 from skymount.cli.options import portal_options, reading_options
-from skymount.cli.output import emit, json_option, progress
+from skymount.cli.output import emit, interruption, is_stream, json_option, progress
 from skymount.errors import NotFoundError
 from skymount.wire.http import requests
 
@@ -66,10 +66,11 @@ def download(
 ) -> None:
     """Download what DOMAIN resolves to into the file DEST, or into the directory DEST.
 
-    If DEST is '-' it is written to stdout. Without DEST the file is named after the last element of
-    the path, or the domain; `download` replaces a name that begins with a dash or holds control or
-    invisible characters. For a directory the portal sends its index page, or a zip archive if there
-    is none; `skymount download --archive zip hns://example site.zip` gets all of it.
+    If DEST is '-' (stdout), a device or a pipe, it is written to that. Without DEST the file is
+    named after the last element of the path, or the domain; `download` replaces a name that begins
+    with a dash or holds control or invisible characters. For a directory the portal sends its index
+    page, or a zip archive if there is none; `skymount download --archive zip hns://example
+    site.zip` gets all of it.
 
     Nothing is verified, as a warning says. `skymount download hns://DOMAIN/PATH` at least verifies
     that the content is the one that the portal says the domain leads to.
@@ -79,7 +80,7 @@ def download(
       skymount hns download example/index.html
       skymount hns download example page.html
     """
-    from skymount.cli.commands.copying.download import check_destination, file_destination
+    from skymount.cli.commands.copying.download import check_destination, file_destination, unsaved
     from skymount.cli.link_target import HNS, ParsedLink, safe_name, warn_of_unverified
     from skymount.cli.session import run_with_client
     from skymount.portal.verify_policy import Verified
@@ -88,15 +89,20 @@ def download(
     link = ParsedLink.parse(name if name[: len(HNS)].lower() == HNS else HNS + name)
     domain, path = str(link.root), link.path.decode("utf-8", "surrogateescape")
     shown = f"{domain}/{path}".rstrip("/")
-    if destination == "-":
-        run_with_client(settings, lambda client: _copy_out(client, domain, path, shown))
+    if destination is not None and is_stream(destination):
+        out = destination
+        with interruption(unsaved(destination)):
+            size = run_with_client(
+                settings, lambda client: _copy_out(client, domain, path, shown, out)
+            )
         warn_of_unverified(HNS + shown, Verified.NO, settings.verify)
+        emit({"path": out, "size": size, "verified": Verified.NO.value}, as_json, [])
         return
     own = (path or domain).rpartition("/")[2]
     own = "download" if own in (".", "..") else safe_name(own, "download")
     parent, file = file_destination(destination, own, chosen=True, force=force)
     target = Path(parent, file)
-    with progress() as bar:
+    with interruption(unsaved(destination)), progress() as bar:
 
         async def fetch(client: "PortalClient") -> "DownloadResult":
             with _named(shown):
@@ -108,13 +114,15 @@ def download(
     emit(found, as_json, [])
 
 
-async def _copy_out(client: "PortalClient", domain: str, path: str, shown: str) -> None:
+async def _copy_out(
+    client: "PortalClient", domain: str, path: str, shown: str, destination: str
+) -> int:
     from skymount.cli.commands.copying.download import copy_out
     from skymount.portal.client.verification import DOMAIN_UNVERIFIABLE, refuse_unverified
 
     refuse_unverified(client.options, shown, DOMAIN_UNVERIFIABLE)
     with _named(shown):
-        await copy_out(client, requests.hns_download(domain, path))
+        return await copy_out(client, requests.hns_download(domain, path), destination)
 
 
 @contextmanager

@@ -8,7 +8,8 @@ import click
 from skymount.cli import completion
 from skymount.cli.key_argument import keyring_with, user_keyring
 from skymount.cli.output import emit, json_option, warn
-from skymount.cli.secret_input import SURPLUS, read_secret, refuse_surplus
+from skymount.cli.standard_streams import SURPLUS, read_secret, refuse_surplus
+from skymount.wording import counted
 
 if TYPE_CHECKING:
     from skymount.keyring import StoredKey
@@ -88,9 +89,10 @@ def import_(ctx: click.Context, name: str, private_key: bool, as_json: bool) -> 
 
 def _warn_of_guessable(secret: str) -> None:
     if len(secret) < _SHORT_SECRET:
+        length = counted(len(secret), "character")
         warn(
-            f"a pass-phrase of {len(secret)} characters can be guessed, and whoever guesses it has "
-            f"the key; use {_SHORT_SECRET} or more, or `skymount key generate`"
+            f"a pass-phrase of {length} can be guessed, and whoever guesses it has the key; "
+            f"use {_SHORT_SECRET} or more, or `skymount key generate`"
         )
 
 

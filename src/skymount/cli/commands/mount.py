@@ -179,7 +179,15 @@ def _unmount(mountpoint: str, *, lazy: bool) -> None:
     if not mounted.is_ours:
         raise MountError(f"{path}: {mounted.kind} is mounted there, not skymount")
     mounted.check_owner(path)
-    daemon = _daemon_of(path, mounted)
+    try:
+        daemon = _daemon_of(path, mounted)
+    except TimeoutError:  # who asks uses the mount as long as nobody answers
+        if not lazy:
+            from skymount.cli.mount_probe import no_answer
+
+            said = no_answer(path, mounted, _PID_TIMEOUT).reason
+            raise MountError(f"{path}: {said}") from None
+        daemon = None
     place.unmount(path, lazy=lazy)
     if daemon is not None and not lazy and not _has_ended(daemon, _EXIT_GRACE):
         with contextlib.suppress(ProcessLookupError):  # it waits for an operation
@@ -210,6 +218,7 @@ def _has_ended(process: int, limit: float) -> bool:
 
 
 def _daemon_of(path: str, mounted: "MountInfo") -> int | None:
+    """Return a descriptor of the daemon's process, if it can be told; TimeoutError."""
     from skymount.fs.mountpoint import is_served_by
 
     pid = _pid_named_by(path)
@@ -239,4 +248,6 @@ def _pid_named_by(path: str) -> int | None:
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(_PID_TIMEOUT)
+    if asking.is_alive():
+        raise TimeoutError
     return answer[0] if answer else None

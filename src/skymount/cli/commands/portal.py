@@ -193,7 +193,7 @@ def serve(
       skymount portal serve --listen 127.0.0.1:0 --data ./portal-data
       skymount portal serve --listen 0.0.0.0:4280 --password-file ./password
       skymount portal serve --upstream https://portal.example
-      skymount portal serve --store s3://bucket/portal --database postgresql://db/portal
+      skymount portal serve --store s3://bucket/ --database postgresql://db/portal
     """
     from skymount import systemd
     from skymount.default_portal import write_address

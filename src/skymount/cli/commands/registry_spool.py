@@ -101,7 +101,8 @@ def retry(numbers: tuple[int, ...], overwrite: bool, settings: "Config", as_json
             posted = await _send_all(session, writes, pairs, overwrite=overwrite)
             return [*posted, *(await send_owed(session, settings, owed))]
 
-        sent = run_with_writes(settings, send) if chosen else []
+        interrupted = "what was not sent stays pending, see `skymount registry pending`"
+        sent = run_with_writes(settings, send, interrupted) if chosen else []
         left = {each.id for each in _all(ledger)}
     emit(
         sent,

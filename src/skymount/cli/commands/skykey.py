@@ -5,14 +5,17 @@ from typing import TYPE_CHECKING
 import click
 
 from skymount.cli.options import portal_options
-from skymount.cli.output import emit, json_option
-from skymount.cli.secret_input import SURPLUS, read_secret, refuse_surplus
+from skymount.cli.output import emit, interruption, json_option
+from skymount.cli.standard_streams import SURPLUS, read_secret, refuse_surplus
 
 if TYPE_CHECKING:
     from skymount.config import Config
     from skymount.wire.skykey import Skykey
 
 _SHOW = click.option("--show-key", is_flag=True, help="Print the key itself: a secret.")
+
+_UNSURE = "the portal may have done it, see `skymount skykey list`"
+"""What became of a change that was interrupted."""
 
 
 @click.group()
@@ -58,7 +61,10 @@ def create(name: str, kind: str, show_key: bool, settings: "Config", as_json: bo
     """
     from skymount.cli.session import run_with_client
 
-    key = run_with_client(settings, lambda client: client.create_skykey(name, kind), writes=True)
+    with interruption(_UNSURE):
+        key = run_with_client(
+            settings, lambda client: client.create_skykey(name, kind), writes=True
+        )
     emit(_facts(key, show_key), as_json, [key.text if show_key else key.id])
 
 
@@ -80,7 +86,8 @@ def add(ctx: click.Context, settings: "Config", as_json: bool) -> None:
 
     refuse_surplus(ctx, "no arguments")
     key = Skykey.parse(read_secret("Skykey").strip())
-    run_with_client(settings, lambda client: client.add_skykey(key.text), writes=True)
+    with interruption(_UNSURE):
+        run_with_client(settings, lambda client: client.add_skykey(key.text), writes=True)
     emit(_facts(key, False), as_json, [key.id])
 
 
@@ -145,9 +152,12 @@ def delete(name: str | None, key_id: str | None, settings: "Config", as_json: bo
     from skymount.cli.session import run_with_client
 
     _check_one(name, key_id)
-    run_with_client(
-        settings, lambda client: client.delete_skykey(name=name or "", id=key_id or ""), writes=True
-    )
+    with interruption(_UNSURE):
+        run_with_client(
+            settings,
+            lambda client: client.delete_skykey(name=name or "", id=key_id or ""),
+            writes=True,
+        )
     emit({"name": name, "id": key_id, "deleted": True}, as_json, [])
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from skymount.cli.options import portal_options
-from skymount.cli.output import emit, json_option, progress
+from skymount.cli.output import emit, interruption, json_option, progress
 from skymount.cli.standard_streams import standard_input
 from skymount.cli.upload_options import prepared, selection_options
 
@@ -135,7 +135,13 @@ def upload(
     kept = parse_size(spool)
     if len(settings.portal_urls) < 2:
         kept = 0  # there is no other portal
-    with ExitStack() as stack:
+    done = 0
+
+    def outcome() -> str:
+        before = f"{done} of {len(paths)} were uploaded; " if len(paths) > 1 else ""
+        return f"{before}no portal has confirmed {paths[done]}: upload it again"
+
+    with ExitStack() as stack, interruption(outcome):
         if paths == (Path(_STDIN),):
             bodies = [_standard_input(name or "", query, stack, kept)]
         else:
@@ -143,6 +149,7 @@ def upload(
         for body in bodies:
             result = _send(settings, body, replicas)
             emit(json.loads(result.encode()), as_json, [str(result.skylink)])
+            done = min(done + 1, len(paths) - 1)
 
 
 def _send(settings: "Config", body: "UploadBody", replicas: int) -> "UploadResult":

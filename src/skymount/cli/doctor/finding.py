@@ -25,8 +25,8 @@ class Finding:
 
     @property
     def line(self) -> str:
-        advice = f"; {self.advice}" if self.advice else ""
-        return f"{self.level:<8} {self.subject}: {self.text}{advice}"
+        text = f"{self.text.rstrip('.')}; {self.advice}" if self.advice else self.text
+        return f"{self.level:<8} {self.subject}: {text}"
 
 
 def ok(subject: str, text: str) -> Finding:

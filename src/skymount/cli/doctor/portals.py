@@ -1,11 +1,11 @@
 """Checks of the portals: reachable, over TLS if so configured, of the dialect, with the right time.
 
-One request each is made, through the proxy that the environment names.
+Each gets two requests, through the proxy that the environment names.
 """
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from functools import partial
 from urllib.parse import urlsplit
@@ -17,14 +17,10 @@ from skymount.cli.doctor.finding import Finding, failure, ok, warning
 from skymount.cli.status_report import readable_time
 from skymount.concurrency import run_all
 from skymount.config import Config
-from skymount.errors import (
-    AccessDeniedError,
-    NotFoundError,
-    PortalError,
-)
+from skymount.errors import AccessDeniedError, PortalError
 from skymount.portal.http import portal_check
-from skymount.portal.http.response import Response
-from skymount.portal.options import PortalOptions
+from skymount.portal.http.client import HttpClient
+from skymount.portal.options import DEFAULT_SVC_PORTAL_URL, PortalOptions
 
 TIMEOUT = 5.0
 """Seconds that a portal may take for each step."""
@@ -33,15 +29,15 @@ _LIMIT = 10.0  # seconds for all portals together
 _CLOCK_TOLERANCE = 120.0  # seconds
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    response: Response
-    received: float  # when, in seconds since 1970
-
-
 def checks(config: Config) -> Sequence[Finding]:
     """Check all portals at once."""
     found: dict[str, Sequence[Finding]] = {}
+    own = None if config.portals else default_portal.find()
+    findings = [] if own is None else list(check_default(own))
+    if own is not None:
+        if not own.url:
+            return findings
+        config = replace(config, default_portal=own.url)
     options = {
         url: replace(
             PortalOptions.parse(url, **given),
@@ -53,38 +49,45 @@ def checks(config: Config) -> Sequence[Finding]:
     }
 
     async def check(url: str) -> None:
-        found[url] = await _check(options[url], is_default=not config.portals)
+        found[url] = await _check(options[url], is_default=own is not None)
 
     async def main() -> None:
         with trio.move_on_after(_LIMIT):
             await run_all(*(partial(check, url) for url in options))
 
     trio.run(main)
-    return [
-        each
-        for url in options
-        for each in found.get(url, [failure(f"portal {url}", f"no answer in {_LIMIT:g} s")])
-    ]
+    for url in options:
+        findings += found.get(url, [failure(f"portal {url}", f"no answer in {_LIMIT:g} s")])
+    return findings
 
 
 async def _check(options: PortalOptions, *, is_default: bool) -> Sequence[Finding]:
     url, subject = options.url, f"portal {options.url}"
     if is_default and not await _is_taken(url):
         return [ok(subject, "nobody listens there; a mount starts a portal of its own")]
-    findings = [each for each in [check_owner(url, is_default=is_default)] if each]
+    findings = [] if is_default else list(check_owner(url))
+    http, is_refused = HttpClient(url, options), False
     try:
-        answer = await _ask(options)
-    except NotFoundError:
-        return [*findings, await _other_dialect(options)]
-    except AccessDeniedError as error:
-        return [*findings, failure(subject, str(error), "set api_key, or the right one")]
+        response, received = await portal_check.ask(http), time.time()
+        try:
+            if not options.read_only:
+                await portal_check.ask_for_write(http)
+        except AccessDeniedError:
+            if options.api_key:
+                raise
+            is_refused = True
     except PortalError as error:
-        return [*findings, failure(subject, error.message, portal_check.advice_for(error.message))]
-    if not portal_check.is_of_portal(answer.response):
-        return [*findings, _no_portal(subject, "it sends something else than a portal does")]
-    writes = ", used read-only" if options.read_only else ""
-    findings.append(ok(subject, f"it answers, in the dialect {options.dialect.name}{writes}"))
-    return [*findings, *check_clock(url, answer.response.headers.get("date", ""), answer.received)]
+        return [*findings, failure(subject, error.message, error.advice)]
+    finally:
+        await http.aclose()
+    text = f"it answers, in the dialect {options.dialect.name}"
+    if options.read_only:
+        text += ", used read-only"
+    elif is_refused:
+        text += "; to change something there, it wants an api_key"
+    findings.append(ok(subject, text))
+    date = "" if response is None else response.headers.get("date", "")
+    return [*findings, *check_clock(url, date, received)]
 
 
 async def _is_taken(url: str) -> bool:
@@ -96,24 +99,6 @@ async def _is_taken(url: str) -> bool:
         return False
     await stream.aclose()
     return True
-
-
-async def _ask(options: PortalOptions) -> _Answer:
-    return _Answer(await portal_check.ask(options, options.dialect), time.time())
-
-
-async def _other_dialect(options: PortalOptions) -> Finding:
-    """Ask in all other dialects, as what was configured is not spoken there."""
-    subject = f"portal {options.url}"
-    dialect = await portal_check.other_dialect(options)
-    if dialect is None:
-        return _no_portal(subject, "it does not know the requests of a portal")
-    text = f"it speaks the dialect {dialect.name}, not {options.dialect.name}"
-    return failure(subject, text, f'set dialect = "{dialect.name}"')
-
-
-def _no_portal(subject: str, text: str) -> Finding:
-    return failure(subject, text, portal_check.NO_PORTAL)
 
 
 def check_clock(url: str, date: str, received: float) -> Iterator[Finding]:
@@ -131,11 +116,21 @@ def check_clock(url: str, date: str, received: float) -> Iterator[Finding]:
     yield warning(subject, f"it is {by}", "`timedatectl` says whether ours is right")
 
 
-def check_owner(url: str, *, is_default: bool) -> Finding | None:
+def check_owner(url: str) -> Iterator[Finding]:
     """Say whose portal on this machine it is, if it is another user's."""
     owner = default_portal.foreign_owner(url)
-    if owner is None:
-        return None
-    subject, text = f"portal {url}", f"another user (uid {owner}) listens there"
-    advice = "that user sees what you upload: name a portal with portals = [...]"
-    return warning(subject, text, advice) if is_default else ok(subject, text)
+    if owner is not None:
+        yield ok(f"portal {url}", f"another user (uid {owner}) listens there")
+
+
+def check_default(found: default_portal.DefaultPortal) -> Iterator[Finding]:
+    """Say which portal is used without a name, if another user has the default address."""
+    if found.foreign_uid is None:
+        return
+    taken = f"another user (uid {found.foreign_uid}) listens there, so it is not used by default"
+    subject = f"portal {DEFAULT_SVC_PORTAL_URL}"
+    if found.url:
+        yield ok(subject, f"{taken}; your own portal is at {found.url}")
+        return
+    advice = "`skymount mount` starts one of your own, or name a portal with portals = [...]"
+    yield warning(subject, f"{taken}, and you run none of your own", advice)

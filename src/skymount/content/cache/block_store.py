@@ -27,6 +27,7 @@ from skymount.content.cache.block_index import BlockIndex, IndexedBlock
 from skymount.content.cache.buffer_pool import BufferPool
 from skymount.errors import CacheError
 from skymount.user_directories import user_directory
+from skymount.wording import counted
 
 log = logging.getLogger(__name__)
 
@@ -201,7 +202,7 @@ class BlockStore:
                     os.rmdir(each.path)
         self._discard(file.identity for file in removed if file.identity is not None)
         if left:
-            raise CacheError(f"{left[0]}: cannot be removed ({len(left)} files in all)")
+            raise CacheError(f"{left[0]}: cannot be removed ({counted(len(left), 'file')} in all)")
         return StoreStats(len(removed), sum(file.size for file in removed))
 
     def verify(self) -> tuple[int, int]:

@@ -16,6 +16,7 @@ import trio
 from skymount.concurrency import run_all
 from skymount.content.cache.block_format import BlockKey
 from skymount.content.cache.block_store import BlockStore
+from skymount.wording import readable_size
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +138,7 @@ class WriteBehindQueue:
                     nursery.start_soon(self._run_writer)
         if self._write_scope.cancelled_caught:
             self._is_given_up = True
-            log.info("disk cache: %d bytes were not written in time", self.queued_bytes)
+            log.info("disk cache: %s not written in time", readable_size(self.queued_bytes))
 
     def finish(self) -> None:
         """Accept nothing more, and stop the writers when the queue is empty or time is up."""

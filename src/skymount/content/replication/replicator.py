@@ -31,6 +31,7 @@ from skymount.portal.failover.portals import Portals
 from skymount.wire.base_sector import CIPHER_PLAIN
 from skymount.wire.http.responses import UploadResult
 from skymount.wire.skylink import Skylink
+from skymount.wording import readable_size
 
 SIZE_LIMIT = 64 << 30
 """Bytes of content that are brought to a further portal; more is not sent."""
@@ -142,7 +143,10 @@ class Replicator:
         if skyfile.verified is not Verified.YES or skyfile.is_provisional:
             raise _cannot(skylink, "no portal proves that it is the content")
         if skyfile.size > self._size_limit:
-            raise _cannot(skylink, f"it has {skyfile.size} bytes, more than {self._size_limit}")
+            raise _cannot(
+                skylink,
+                f"it has more than {readable_size(self._size_limit)}",
+            )
         if layout is not None and layout.cipher != CIPHER_PLAIN:
             raise _cannot(skylink, "it is stored as uploads before April 2020 were")
 

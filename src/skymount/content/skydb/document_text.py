@@ -13,6 +13,7 @@ import msgspec
 from skymount.content.worker.worker_main import DOCUMENT_MEMORY, run
 from skymount.errors import BadContentError, MalformedError
 from skymount.wire.skydb_document import DOCUMENT_LIMIT, decode_document, encode_document
+from skymount.wording import readable_size
 
 READING, WRITING = "read", "write"
 """Arguments of the worker program."""
@@ -40,7 +41,7 @@ def as_text(body: bytes, limit: int = DOCUMENT_LIMIT) -> bytes:
         raise MalformedError(f"too deep to be shown: {error}") from None
     encoded = text.encode(errors="backslashreplace") + b"\n"
     if len(encoded) > limit:
-        raise MalformedError(f"too long to be shown: {len(encoded)} > {limit} bytes")
+        raise MalformedError(f"too long to be shown: more than {readable_size(limit)}")
     return encoded
 
 

@@ -26,6 +26,7 @@ from skymount.errors import (
     BadContentError,
     InvalidDocumentError,
     MalformedError,
+    NoDocumentError,
     NotFoundError,
     SkymountError,
 )
@@ -43,6 +44,7 @@ from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import linked_skylink
 from skymount.wire.skydb_document import DOCUMENT_LIMIT, document_name
 from skymount.wire.skylink import Skylink
+from skymount.wording import readable_size
 
 _LOOKUP_LIMIT = 256  # unknown entries that a listing looks up
 _LOOKUP_TIME = 2.0  # seconds that this may take
@@ -57,6 +59,7 @@ to a worker process, whose start takes 0.1 s.
 _PATIENCE = 2.0
 """Seconds after which a portal that takes nothing is left, once enough others have a document."""
 
+_NO_DOCUMENTS = 1000  # skylinks of which it is remembered that they lead to none
 _TEXT_OVERHEAD = 512  # bytes that a cached text takes besides its characters
 
 Text = bytes | LongText
@@ -121,6 +124,8 @@ class Documents:
         self._texts: LRUCache[Skylink, _Text] = LRUCache(cache, getsizeof=_size)
         self._in_use: WeakValueDictionary[tuple[Skylink, Verified], LongText]
         self._in_use = WeakValueDictionary()
+        self._no_documents: LRUCache[Skylink, str] = LRUCache(_NO_DOCUMENTS)
+        """Why proved content is no document."""
         self._ahead: dict[Skylink, trio.Event] = {}  # set at its end
         self._worker_slot = trio.CapacityLimiter(1)  # a worker may take a gigabyte
 
@@ -156,12 +161,17 @@ class Documents:
         text = self._known(skylink)
         return None if text is None else Document(state, *text)
 
+    def recall_entry(self, ref: EntryId) -> Document | None:
+        """Return the entry's own data in place of the text, whatever it leads to. No IO."""
+        state = self._entries.recall(ref)
+        return None if state is None else Document(state, state.data)
+
     async def read(
         self, ref: EntryId, max_age: float = 0.0, *, since: float = -math.inf
     ) -> Document:
         """Return a document; the arguments are those of `EntryReader.read`.
 
-        BadContentError when the entry's skylink leads to something else. An entry without a skylink
+        NoDocumentError when the entry's skylink leads to something else. An entry without a skylink
         is no document.
         """
         state = await self._entries.read(ref, max_age, since=since)
@@ -169,7 +179,7 @@ class Documents:
         if skylink is None:
             return Document(state, None)
         if skylink.version != 1:
-            raise BadContentError(f"the entry {ref} does not lead to a document")
+            raise _no_document(ref, skylink, "the skylink of another entry")
         text = self._read_back(skylink)
         if text is None and skylink in self._ahead:
             await self._ahead[skylink].wait()
@@ -208,13 +218,19 @@ class Documents:
         return None
 
     async def _fetch(self, skylink: Skylink, ref: EntryId, limit: int = DOCUMENT_LIMIT) -> _Text:
+        if (reason := self._no_documents.get(skylink)) is not None:
+            raise _no_document(ref, skylink, reason)
+        skyfile = None
         try:
             skyfile = await self._reader.load(skylink)
             if skyfile.size > limit:
-                raise BadContentError(f"the document of {ref} is longer than {limit} bytes")
+                raise _no_document(ref, skylink, f"longer than {readable_size(limit)}")
             text = _Text(await self._text(skyfile), skyfile.verified)
         except MalformedError as error:
-            raise BadContentError(f"the document of {ref}: {error}") from None
+            reason = str(error)
+            if skyfile is not None and skyfile.verified is Verified.YES:
+                self._no_documents[skylink] = reason  # it is read once: a stat needs to know
+            raise _no_document(ref, skylink, reason) from None
         except NotFoundError as error:  # the name is there: its entry is
             message = f"the document of {ref} is at no portal: {error.message}"
             raise BadContentError(message, url=error.url) from None
@@ -323,6 +339,12 @@ class Documents:
 
 def _skylink_in(state: EntryState) -> Skylink | None:
     return None if state.data is None else linked_skylink(state.data)
+
+
+def _no_document(ref: EntryId, skylink: Skylink, reason: str) -> NoDocumentError:
+    return NoDocumentError(
+        f"the entry {ref} leads to skylinks/{skylink}, which is no JSON document: {reason}"
+    )
 
 
 def _size(text: _Text) -> int:

@@ -3,11 +3,10 @@
 import errno
 import os
 import time
-from contextlib import suppress
 from functools import partial
 
 from skymount.concurrency import copied
-from skymount.errors import FrozenEntryError, RolledBackError
+from skymount.errors import FrozenEntryError
 from skymount.fs.registry.file_names import VIM_PROBE, is_scratch
 from skymount.fs.registry.handles import ReadHandle, ScratchHandle, WriteHandle
 from skymount.fs.registry.lookup import KeyTreeLookup
@@ -125,8 +124,7 @@ class KeyTreeEdit(KeyTreeLookup[S]):
                 is_pending = await self._store.has_pending(node.entry_id)
                 is_local = await self._is_local(node)
                 if not is_local and not is_pending:
-                    with suppress(RolledBackError):  # it is there, and can be deleted
-                        await self._present(node, self._config.ttl)
+                    await self._is_there(node, self._config.ttl) or refuse(errno.ENOENT)
                 if not is_local or is_pending:  # what is pending would come back
                     await self._store.delete(node.entry_id, pair)
                 node.cut_off()

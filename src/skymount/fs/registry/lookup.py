@@ -14,7 +14,13 @@ from typing import Generic
 
 import trio
 
-from skymount.errors import MalformedError, PortalError, SkymountError
+from skymount.errors import (
+    AccessDeniedError,
+    BadContentError,
+    MalformedError,
+    PortalError,
+    SkymountError,
+)
 from skymount.fs.inode_space import DIRECTORY_INODES, PATHS, InodeSpace
 from skymount.fs.registry.file_names import VIM_PROBE, KeyFileNames, is_scratch
 from skymount.fs.registry.keyring_cache import KeyringCache
@@ -33,12 +39,19 @@ from skymount.fs.registry.store import KeyFileStore, S, changed_ns
 from skymount.fs.registry.write_buffer import FileData
 from skymount.fs.subtree import MUTABLE_TIMEOUT, UNCACHED_NO_ENTRY, InodeAttributes, Subtree, refuse
 from skymount.portal.ledger.revision_marks import EntryId
+from skymount.wire.registry_entry import DATA_LIMIT
 
 log = logging.getLogger(__name__)
 
 _MIN_SCRATCH_LIMIT = 1 << 20  # bytes
 _USABLE = 0.75
 """Part of `ttl` after which what is fetched ahead is asked for again: it has to last a while."""
+
+_UNREADABLE = (BadContentError, AccessDeniedError)
+"""What is there but cannot be read: no later answer is waited for."""
+
+_UNKNOWN_SIZE = DATA_LIMIT
+"""Bytes of what was never read. Not 0: tar and rsync do not open a file that is empty."""
 
 _PUBLIC_KEY = re.compile(rb"[0-9a-f]{64}")
 
@@ -150,8 +163,9 @@ class KeyTreeLookup(Subtree, Generic[S]):
             return InodeAttributes(inode, _DIRECTORY)
         await self._keys.refresh()
         node = self.nodes.get(inode)
-        if isinstance(node, EntryFile) and node.buffer is None:
-            await self._check_present(node)
+        if isinstance(node, EntryFile):
+            is_local = node.buffer is not None or await self._is_local(node, self._config.ttl)
+            return self._entry_attributes(node, None if is_local else await self._shown(node))
         return self.attributes(node)
 
     async def access(self, inode: int, mode: int) -> bool:
@@ -167,7 +181,8 @@ class KeyTreeLookup(Subtree, Generic[S]):
         node = None if inode == self._root else self.nodes.get(inode)
         if not isinstance(node, EntryFile) or node.is_new:
             return {}
-        found = dict(self._xattrs(await self._present(node, self._config.ttl)))
+        state = await self._shown(node)
+        found = {} if state is None else dict(self._xattrs(state))
         if node.entry_id.data_key is not None:
             found["data_key"] = node.entry_id.data_key
         return {
@@ -216,17 +231,21 @@ class KeyTreeLookup(Subtree, Generic[S]):
                 return self._entry_attributes(node)
         raise AssertionError(node)
 
-    def _entry_attributes(self, node: EntryFile) -> InodeAttributes:
+    def _entry_attributes(self, node: EntryFile, state: S | None = None) -> InodeAttributes:
+        """Return the attributes of an entry in a `state`, or else in the last that is known."""
         mode = _OWN_FILE if self._keys.pair(node.entry_id.public_key) else _FILE
         buffer = node.buffer
         if buffer is not None:
             return InodeAttributes(node.inode, mode, len(buffer.data), 0.0, 0.0, buffer.changed_ns)
-        state = self._store.recall(node.entry_id)
+        state = state or self._store.recall(node.entry_id)
+        timeout = 0.0 if state is None else min(self._time_left(state), MUTABLE_TIMEOUT)
+        state = state or self._store.recall_entry(node.entry_id)
+        size = 0 if node.is_new else _UNKNOWN_SIZE
         if state is None:
-            return InodeAttributes(node.inode, mode, 0, 0.0, 0.0)
+            return InodeAttributes(node.inode, mode, size, 0.0, 0.0)
+        if state.data is not None:
+            size = len(state.data)
         # no entry_timeout: the kernel takes an inode along when it is renamed
-        timeout = min(self._time_left(state), MUTABLE_TIMEOUT)
-        size = len(state.data or b"")
         return InodeAttributes(node.inode, mode, size, 0.0, timeout, changed_ns(state))
 
     def referred(self, node: KeyNode | None) -> InodeAttributes:
@@ -243,16 +262,29 @@ class KeyTreeLookup(Subtree, Generic[S]):
         state = await self._store.read(node.entry_id, max_age, since=since)
         return state if state.data is not None else refuse(errno.ENOENT)
 
-    async def _check_present(self, node: EntryFile) -> None:
-        if not await self._is_local(node, self._config.ttl):
-            await self._present(node, self._config.ttl)
+    async def _shown(self, node: EntryFile) -> S | None:
+        """Return the state that attributes show; ENOENT when the entry is absent.
+
+        Of one that cannot be read, it is what is known of it: a program looks at a file before it
+        opens it, or asks why it could not be opened.
+        """
+        try:
+            return await self._present(node, self._config.ttl)
+        except _UNREADABLE:
+            return self._store.recall_entry(node.entry_id)
+
+    async def _is_there(self, node: EntryFile, max_age: float = 0.0) -> bool:
+        """Whether there is an entry, even one that cannot be read."""
+        try:
+            return (await self._store.read(node.entry_id, max_age)).data is not None
+        except _UNREADABLE:
+            return True
 
     async def _is_local(self, node: EntryFile, max_age: float = 0.0) -> bool:
         """Whether a file is new and known to this mount only; asks if anyone else made it since."""
         if node.is_new and node.buffer is None:
             with suppress(PortalError):
-                if (await self._store.read(node.entry_id, max_age)).data is not None:
-                    node.is_new = False
+                node.is_new = not await self._is_there(node, max_age)
         return node.is_new
 
     async def _exists(self, directory: KeyDirectory, name: bytes) -> bool:
@@ -262,7 +294,7 @@ class KeyTreeLookup(Subtree, Generic[S]):
         with self._entry_file(directory, name, errno.EINVAL) as node:
             if node.is_new or node.buffer is not None:
                 return True
-            return (await self._store.read(node.entry_id)).data is not None
+            return await self._is_there(node)
 
     async def _is_absent(self, node: EntryFile) -> bool:
         """Whether an entry is known not to be there; asks when nothing is known, but not for long.

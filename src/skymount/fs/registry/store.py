@@ -35,6 +35,9 @@ class KeyFileStore(Protocol[S]):
     def recall(self, entry_id: EntryId, /) -> S | None:
         """Return what is remembered of a file, however old."""
 
+    def recall_entry(self, entry_id: EntryId, /) -> S | None:
+        """Return the same of its entry alone: what is known of a file that cannot be read."""
+
     async def read(
         self, entry_id: EntryId, /, max_age: float = 0.0, *, since: float = -math.inf
     ) -> S:

@@ -23,6 +23,7 @@ from skymount.portal.http.client import Destination, HttpClient
 from skymount.portal.http.response import StreamingResponse
 from skymount.portal.options import ClientOptions, CommonOptions, PortalOptions
 from skymount.wire import merkle
+from skymount.wire.base_sector import Layout
 from skymount.wire.dialect import Dialect
 from skymount.wire.http import requests, responses
 from skymount.wire.http.byte_range import ByteRange
@@ -158,7 +159,10 @@ class PortalReader:
     async def base_sector(self, skylink: Skylink) -> bytes:
         """Fetch the used bytes of a base sector (docs/wire.md 4.7)."""
         request = requests.base_sector(self.dialect, skylink)
-        return (await self.http.fetch(request, SECTOR_SIZE)).body
+        answer = await self.http.fetch(request, SECTOR_SIZE)
+        with self.http.parsing(request, self.options, answer.status):
+            Layout.parse(answer.body)  # a server that is no portal may send anything
+        return answer.body
 
     async def sector(self, root: bytes, length: int) -> bytes:
         """Fetch the first `length` bytes of a sector, as `fetch_sector`."""

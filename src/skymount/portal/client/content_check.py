@@ -15,6 +15,7 @@ from skymount.errors import (
 from skymount.portal.verify_policy import Verified
 from skymount.wire import base_sector
 from skymount.wire.http.byte_range import ByteRange
+from skymount.wording import readable_size
 
 NOT_OFFERED = (NotFoundError, RequestRefusedError, AccessDeniedError)
 """What a portal answers that does not serve a base sector, or a part of the content."""
@@ -60,15 +61,15 @@ class SizeCheck(DownloadCheck):
     def update(self, piece: bytes) -> None:
         self._received += len(piece)
         if self._received > self._size:
-            raise MalformedError(f"it is not the content: more than {self._size} bytes")
+            raise MalformedError(f"it is not the content: more than {readable_size(self._size)}")
 
     def restart(self) -> None:
         self._received = 0
 
     async def finish(self) -> None:
         if self._received < self._size:
-            missing = self._size - self._received
-            raise MalformedError(f"it is not the content: body ended {missing} bytes early")
+            missing = readable_size(self._size - self._received)
+            raise MalformedError(f"it is not the content: body ended {missing} early")
 
 
 class PayloadCheck(SizeCheck):

@@ -192,9 +192,9 @@ class Registry:
             answer = await self._http.fetch(
                 request, responses.RESPONSE_LIMIT, call, content=signed.encode_update()
             )
-            if answer.body:  # a page of somebody else, who has not stored it
-                message = "the answer to a registry update is not empty"
-                raise self._http.bad(request, call, message, answer.status)
+            with self._http.parsing(request, call, answer.status):
+                if answer.body:  # of somebody else, who has not stored it
+                    raise MalformedError("the answer to a registry update is not empty")
         except PortalError as error:
             if not any(words in error.message for words in _CONFLICT_WORDS):
                 raise

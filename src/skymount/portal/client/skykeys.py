@@ -1,5 +1,6 @@
 """The skykey calls of the client: create, add, get, list, delete (contract, endpoints 7 to 10)."""
 
+import copy
 import re
 from typing import Unpack
 
@@ -109,5 +110,6 @@ def _name(value: object) -> str:
 def _without_key(key: Skykey, error: PortalError) -> PortalError:
     """Return the same error without the key, which the node's words may repeat."""
     beginning = key.text[:_SHOWN].removeprefix("skykey:")
-    message = re.sub(re.escape(beginning) + r"[A-Za-z0-9_-]*", "***", error.message)
-    return type(error)(message, status=error.status, method=error.method, url=error.url)
+    found = copy.copy(error)
+    found.message = re.sub(re.escape(beginning) + r"[A-Za-z0-9_-]*", "***", error.message)
+    return found

@@ -116,13 +116,15 @@ class UploadBody:
         `name` replaces its own name. The rules say what of a directory is taken: `selection` is
         what is, and what is not.
         """
-        from skymount.upload_selection.folder_walk import refuse_own_file, select
-
         if not path.is_dir():
             if not rules.take_all:
-                refuse_own_file(path)
+                from skymount.upload_selection.own_state import refuse_own_state
+
+                refuse_own_state(path)
             source = UploadSource.of_path(path, name)
             return cls([source], field=field or FILE_FIELD, query=query)
+        from skymount.upload_selection.folder_walk import select  # costs a file nothing
+
         selection = select(path, rules)
         if not selection.files:
             raise MalformedError(f"{path}: there is no file in it{_but(selection)}")
@@ -254,10 +256,8 @@ async def post(http: HttpClient, body: Body, call: PortalOptions) -> responses.U
     content = aiter(body) if body.size is None else body
     async with http.open(request, call, headers=body.headers, content=content) as answer:
         found = await answer.read(responses.RESPONSE_LIMIT)
-        try:
+        with http.parsing(request, call, answer.status):
             return responses.UploadResult.parse(found, call.dialect)
-        except MalformedError as error:
-            raise answer.bad(str(error)) from None
 
 
 class _BodyStream:

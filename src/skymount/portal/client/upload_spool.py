@@ -4,6 +4,8 @@ import tempfile
 from collections.abc import Iterator
 from typing import Protocol
 
+from skymount.wording import readable_size
+
 _IN_MEMORY = 8 << 20  # bytes that are kept in memory; more are in a temporary file without a name
 _READ_SIZE = 1 << 20  # bytes
 
@@ -48,7 +50,7 @@ class UploadSpool:
         if self.unrepeatable:
             return
         if self.kept + len(data) > self._limit:
-            self._give_up(f"only its first {self._limit} bytes would be kept")
+            self._give_up(f"only its first {readable_size(self._limit)} would be kept")
             return
         try:
             self._file.seek(self.kept)

@@ -9,6 +9,7 @@ import trio
 
 from skymount.errors import PortalError, UnavailableError
 from skymount.portal.failover.health import PortalHealth
+from skymount.portal.http.advice import again_in
 
 _SPREAD = 0.1
 """Seconds over which operations that waited for the same portal are spread."""
@@ -48,5 +49,8 @@ def with_end(error: PortalError, portals: Mapping[str, PortalHealth]) -> PortalE
         return error
     until, url = min(told)
     found = copy.copy(error)
-    found.message = f"{error.message}; {url} may be asked again in {math.ceil(until - now)} s"
+    known = error.advice
+    if error.retry_after is not None:
+        known = known.removesuffix(again_in(error.retry_after)).removesuffix("; ")
+    found.advice = "; ".join(filter(None, (known, again_in(until - now, url))))
     return found

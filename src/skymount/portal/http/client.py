@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
@@ -20,12 +20,15 @@ from skymount.errors import (
     BadContentError,
     HeadTooLongError,
     MalformedError,
+    NoPortalError,
     PortalError,
     PortalTimeoutError,
     ReadOnlyPortalError,
     UnavailableError,
 )
+from skymount.portal.http.advice import MOVED, NO_PORTAL, Refusal
 from skymount.portal.http.memory_budget import take
+from skymount.portal.http.portal_check import ANSWER_LIMIT, Recognition, is_of_portal, question
 from skymount.portal.http.redirects import next_request, refusal
 from skymount.portal.http.request import Call, Content
 from skymount.portal.http.request_watch import RequestWatch, current
@@ -41,14 +44,18 @@ from skymount.portal.http.retry import REPEATABLE_STATUSES, RetryPolicy
 from skymount.portal.http.stream import NotFollowedError
 from skymount.portal.http.transport import HTTPTransport
 from skymount.portal.options import HEADER_LIMIT, PortalOptions
+from skymount.wire.dialect import Dialect
 from skymount.wire.http import requests, responses
 from skymount.wire.http.byte_range import ByteRange
+from skymount.wording import readable_size
 
 T = TypeVar("T")
 
 _REDIRECTS = 5  # followed for one request
 _READING_METHODS = ("GET", "HEAD")  # all that a read-only portal is sent
 _PREPARED = 64  # requests that are kept: content is asked for range by range
+_FORBIDDEN = 403
+_SERVER = 80  # characters of a Server header
 _ACCEPT = (b"Accept", b"*/*")
 _NO_AUTH = httpx.Auth()  # else httpx takes credentials from the address that a redirect names
 
@@ -86,6 +93,8 @@ class _Attempt:
     """When it got a connection, or else when it began to wait for one."""
     watch: RequestWatch | None
     has_head: bool = False
+    is_of_portal: bool | None = None
+    """Whether a portal sent the response, if it is no success; None if that is open."""
 
     def lent(self) -> None:
         """Note that it has a connection."""
@@ -119,6 +128,7 @@ class HttpClient:
         self.retry = retry or RetryPolicy()
         self._transport = HTTPTransport(url, options)
         self._http = _AsyncClient(transport=self._transport, trust_env=False)
+        self._recognition = Recognition(self._is_portal)
 
     def __repr__(self) -> str:
         return f"HttpClient({self.url!r})"
@@ -162,7 +172,9 @@ class HttpClient:
         try:
             yield
         except MalformedError as error:
-            raise self.bad(request, options, str(error), status) from None
+            made = self.bad(request, options, str(error), status)
+            made.advice = "" if self._recognition.is_portal else NO_PORTAL
+            raise made from None
 
     # --- requests
 
@@ -227,7 +239,7 @@ class HttpClient:
                     into.filled(size)
                     received += size
                     if received > limit:
-                        raise response.bad(f"answer is longer than {limit} bytes")
+                        raise response.bad(f"answer is longer than {readable_size(limit)}")
 
         await self._repeat(call, None, attempt)
 
@@ -262,6 +274,7 @@ class HttpClient:
                 error.attempts = number
                 _log.debug("%s %s: %s", call.request.method, call.shown_address, error.message)
                 if number > repetitions or not _may_repeat(error, now):
+                    await self._recognize(call, error, now)
                     raise
                 pause = self.retry.pause_before(number, error.retry_after)
                 if pause is None or closings != self._transport.closings:
@@ -271,6 +284,32 @@ class HttpClient:
                 raise call.error(
                     UnavailableError, f"{call.host} cannot be reached: the client was closed"
                 )
+
+    async def _recognize(self, call: Call, error: PortalError, now: _Attempt) -> None:
+        """NoPortalError if the server behind an error turns out to be no portal."""
+        if now.is_of_portal is not False:
+            self._recognition.is_portal = self._recognition.is_portal or bool(now.is_of_portal)
+            return
+        found = await self._recognition.stranger(call.options.dialect)
+        if found is not None:
+            made = call.error(NoPortalError, f"{found.what}: {error.message}", error.status)
+            made.advice, made.attempts = found.advice, error.attempts
+            raise made from error
+
+    async def _is_portal(self, dialect: Dialect) -> bool | None:
+        """Whether a portal of a dialect answers its question; None if that cannot be told."""
+        options = replace(self.options, dialect=dialect)
+        now = _Attempt(trio.current_time(), None)
+        try:
+            call = self._call(question(dialect), options, None)
+            async with aclosing(await self._exchange(call, now)) as response:
+                body = await response.read(ANSWER_LIMIT)
+        except PortalError as error:
+            if isinstance(error, BadContentError) and error.status is not None:
+                return False  # it is something else, such as a page
+            may_be_other = error.status == _FORBIDDEN  # a server before the portal
+            return None if may_be_other else now.is_of_portal
+        return is_of_portal(Response(response.status, response.headers, body))
 
     def _call(
         self,
@@ -306,10 +345,11 @@ class HttpClient:
             answer = (response.status, (trio.current_time() - now.begun) * 1000)
             _log.debug("%s %s: %d, after %.0f ms", call.request.method, call.shown_address, *answer)
         try:
-            await _check(response)
+            await _check(response, now)
         except BaseException:
             await response.aclose()
             raise
+        self._recognition.is_portal = self._recognition.is_portal or response.is_of_portal
         return response
 
     async def _send(
@@ -376,17 +416,36 @@ def _may_repeat(error: PortalError, now: _Attempt) -> bool:
     return isinstance(error.__cause__, _REPEATABLE)
 
 
-async def _check(response: StreamingResponse) -> None:
-    """Raise the error that any status but that of success stands for."""
-    status, headers = response.status, response.headers
+async def _check(response: StreamingResponse, now: _Attempt) -> None:
+    """Raise the error that any status but that of success stands for, and a page of somebody else.
+
+    Note in the attempt whether a portal sent it.
+    """
+    status, headers, call = response.status, response.headers, response.call
     if not 200 <= status < 300:
-        words = responses.parse_error(await _beginning(response))
-        error = response.call.error(error_for(status), words or f"HTTP status {status}", status)
-        asked_for = headers.get("retry-after", "")
-        error.retry_after = parse_retry_after(asked_for, datetime.now(UTC))
+        beginning = await _beginning(response)
+        refusal = Refusal(
+            status,
+            responses.parse_error(beginning),
+            headers.get("server", "")[:_SERVER],
+            beginning,
+            parse_retry_after(headers.get("retry-after", ""), datetime.now(UTC)),
+            response.proxy,
+            response.is_of_portal,
+        )
+        error = call.error(error_for(status), refusal.message, status)
+        error.advice, error.retry_after = refusal.advice(call.options), refusal.retry_after
+        now.is_of_portal = refusal.is_from_portal
         raise error
     if headers.get("content-encoding", "identity") != "identity":
-        raise response.call.error(BadContentError, "the portal encoded the content", status)
+        raise call.error(BadContentError, "the portal encoded the content", status)
+    is_page = headers.get("content-type", "").startswith("text/html")
+    if is_page and call.is_of_service and not response.is_of_portal:
+        where, what = response.redirected_to, "the server sends a web page, not what a portal does"
+        text = f"it is redirected to {where}, a web page" if where else what
+        error = call.error(BadContentError, text, status)
+        error.advice = MOVED if where else NO_PORTAL
+        raise error
 
 
 async def _beginning(response: StreamingResponse) -> bytes:

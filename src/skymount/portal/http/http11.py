@@ -24,7 +24,7 @@ import httpx
 import trio
 
 from skymount.portal.http.memory_budget import take
-from skymount.portal.http.proxy import Route
+from skymount.portal.http.proxy import Route, TunnelRefusedError
 from skymount.portal.http.response_body import RECEIVED, Body, ChunkedBody, SizedBody
 from skymount.portal.http.response_head import SMALL_LIMIT, HeadBuffer
 from skymount.portal.http.stream import CheckAddress, SocketStream, open_stream
@@ -36,6 +36,7 @@ _LOOKS = 2
 _CACHED_HEADS = 64  # content is requested range by range, with the same head but for the range
 _BODILESS = (204, 304)
 
+SILENT_END = "Server disconnected without sending a response"
 _ANY_REQUEST = h11.Request(method="GET", target="/", headers=[("Host", "any")])
 
 TLSContext = Callable[[], Awaitable[ssl.SSLContext]]
@@ -87,8 +88,9 @@ class HTTP11Connection:
         """Send a request; return the response once its head is there.
 
         Whoever gets the response closes it: that calls `on_close`. The body itself is in the
-        extension "body", and the server's numeric address, if it is known, in "peer". Errors are
-        those of httpx, and what a check raises. Extensions of the request:
+        extension "body", the server's numeric address, if it is known, in "peer", and a proxy that
+        may have made the response itself in "proxy". Errors are those of httpx, and what a check
+        raises. Extensions of the request:
 
         timeout       as httpx has it; `head` are the seconds until the head of the response, from
                       the call on, or from the end of a body that is sent piece by piece
@@ -148,8 +150,13 @@ class HTTP11Connection:
             body = ChunkedBody(stream, buffer.rest, parser, timeout, release)
         else:
             body = SizedBody(stream, buffer.rest, size, timeout, release)
-        is_direct = self._route is not None and self._route.proxy is None
-        extensions = {"body": body, "peer": stream.peer if is_direct else None}
+        route = self._route
+        is_direct = route is not None and route.proxy is None
+        extensions = {
+            "body": body,
+            "peer": stream.peer if is_direct else None,
+            "proxy": None if route is None or route.is_tunnel else route.proxy,
+        }
         headers += long
         return httpx.Response(head.status_code, headers=headers, stream=body, extensions=extensions)
 
@@ -250,7 +257,8 @@ async def _open_tunnel(stream: SocketStream, route: Route) -> None:
     head, _ = await _receive_head(stream, proxy, buffer, None)
     if not 200 <= head.status_code < 300:
         reason = head.reason.decode("ascii", "replace")
-        raise httpx.ProxyError(f"{route.proxy} refuses a tunnel: {head.status_code} {reason}")
+        assert route.proxy is not None
+        raise TunnelRefusedError(route.proxy, head.status_code, reason)
     if buffer.rest:
         raise httpx.ProxyError(f"{route.proxy} sends something before the tunnel is used")
 
@@ -346,7 +354,7 @@ async def _receive_head(
             continue
         data = await stream.receive(RECEIVED, timeout)
         if not data:
-            raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
+            raise httpx.RemoteProtocolError(f"{SILENT_END}.")
         take(len(data))
         buffer.add(data)
 

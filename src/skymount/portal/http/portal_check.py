@@ -1,128 +1,146 @@
-"""Whether a portal can be used: one real request, and advice about what went wrong."""
+"""Whether the server at an address is a portal, and whether it can be used."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+import math
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import trio
 
 from skymount.errors import (
     AccessDeniedError,
     MalformedError,
+    NoPortalError,
     NotFoundError,
     PortalError,
     PortalTimeoutError,
-    UnavailableError,
 )
-from skymount.portal.http.client import HttpClient
+from skymount.portal.http.advice import NO_PORTAL, causes
 from skymount.portal.http.response import Response
-from skymount.portal.options import PortalOptions
 from skymount.wire.dialect import PRESETS, Dialect
 from skymount.wire.http.requests import Request
 from skymount.wire.limited_json import decode_json
 
-BODY_LIMIT = 1 << 20
-"""Bytes of an answer."""
+if TYPE_CHECKING:
+    from skymount.portal.http.client import HttpClient
 
-NO_PORTAL = "is this the address of a portal?"
+_WORKS_LATER = "the tree works once it does"
 
-# What to do about an error, by words of OpenSSL, of the resolver and of the kernel.
-_ADVICE = (
-    ("certificate has expired", "its operator must renew it; is the clock of this machine right?"),
-    ("certificate is not yet valid", "is the clock of this machine right?"),
-    ("Hostname mismatch", "use the name that the certificate is for"),
-    ("IP address mismatch", "use the name that the certificate is for"),
-    ("WRONG_VERSION_NUMBER", "nobody speaks TLS there: write http:// in place of https://"),
-    ("record layer failure", "nobody speaks TLS there: write http:// in place of https://"),
-    ("sent to HTTPS port", "write https:// in place of http://"),
-    ("disconnected without sending", "if it wants TLS, write https:// in place of http://"),
-    ("is not as expected", NO_PORTAL),
-    ("Name or service not known", "is the name right?"),
-    ("No address associated with hostname", "is the name right?"),
-    ("Temporary failure in name resolution", "is this machine online?"),
-    ("all attempts to connect", "is it running, and is the port right?"),
-)
+ANSWER_LIMIT = 1 << 20
+"""Bytes of the answer to `question`."""
+
+_QUESTION_TIME = 5.0  # seconds that it may take
+_REMEMBERED = 30.0  # seconds for which nobody is asked again
 
 
-def advice_for(message: str) -> str:
-    """Return what to do about an error of a portal; "" if that is not known."""
-    return next((advice for words, advice in _ADVICE if words in message), "")
-
-
-async def ask(options: PortalOptions, dialect: Dialect) -> Response:
-    """Return a portal's answer to a request that any portal knows."""
-    http = HttpClient(options.url, options)
-    try:
-        return await http.fetch(Request("GET", dialect.path("stats")), BODY_LIMIT)
-    finally:
-        await http.aclose()
+def question(dialect: Dialect) -> Request:
+    """Return a request that any portal knows."""
+    return Request("GET", dialect.path("stats"))
 
 
 def is_of_portal(response: Response) -> bool:
-    """Whether a successful answer may be a portal's."""
+    """Whether a successful answer to `question` may be a portal's."""
     try:
-        decode_json(response.body, dict[str, object], "what it sent", BODY_LIMIT)
+        decode_json(response.body, dict[str, object], "what it sent", ANSWER_LIMIT)
     except MalformedError:
         return False
     return True
 
 
-async def other_dialect(options: PortalOptions) -> Dialect | None:
-    """Return the dialect in which a portal answers that does not know the configured one."""
-    for dialect in PRESETS.values():
-        if dialect is not options.dialect:
-            try:
-                await ask(options, dialect)
-            except PortalError:
-                continue
-            return dialect
-    return None
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """What is wrong with a server that is no portal, and what to do."""
+
+    what: str = "the server does not know the requests of a portal"
+    advice: str = NO_PORTAL
 
 
-async def problem_with(options: PortalOptions, limit: float) -> str:
-    """Return why a portal cannot be used and what to do, "" if it answers.
+@dataclass(slots=True, eq=False)
+class Recognition:
+    """What is known of the server at one address."""
 
-    It gets `limit` seconds to answer.
+    judge: Callable[[Dialect], Awaitable[bool | None]]
+    """Asks `question`; returns whether a portal of that dialect answers, None if that is open."""
+    is_portal: bool = False
+    """Whether it surely is one."""
+    _stranger: Stranger | None = None
+    _asked_at: float = -math.inf
+    _lock: trio.Lock = field(default_factory=trio.Lock)
+
+    async def stranger(self, dialect: Dialect) -> Stranger | None:
+        """Return what is wrong with a server whose answer is not like a portal's; None if it is a
+        portal all the same, or if that cannot be told.
+        """
+        async with self._lock:
+            if not self.is_portal and trio.current_time() - self._asked_at > _REMEMBERED:
+                with trio.move_on_after(_QUESTION_TIME):
+                    self._stranger = await self._ask(dialect)
+                self._asked_at = trio.current_time()
+            return None if self.is_portal else self._stranger
+
+    async def _ask(self, dialect: Dialect) -> Stranger | None:
+        found = await self.judge(dialect)
+        if found is not False:
+            self.is_portal = found is True
+            return None
+        for other in PRESETS.values():
+            if other is not dialect and await self.judge(other):
+                what = f"it speaks the dialect {other.name}, not {dialect.name}"
+                return Stranger(what, f'set dialect = "{other.name}"')
+        return Stranger()
+
+
+# --- can it be used?
+
+
+async def ask(http: "HttpClient") -> Response | None:
+    """Return a portal's answer to `question`; None if it is a portal that does not answer it.
+    PortalError, with advice, if it is no portal or cannot be used.
     """
-    hasty = replace(options, connect_timeout=limit, idle_timeout=limit, retries=0)
-    with trio.move_on_after(limit):
-        return _with_advice(options.url, *await _problem(hasty))
-    return f"{options.url} does not answer yet: silent for {limit:g} s; {_WORKS_LATER}"
-
-
-_WORKS_LATER = "the tree works once it does"
-
-
-async def _problem(options: PortalOptions) -> Sequence[str]:
-    """Return what is wrong and what to do; nothing if all is well."""
     try:
-        response = await ask(options, options.dialect)
-    except AccessDeniedError as error:
-        return error.message, "set api_key in the configuration, or the right one"
-    except NotFoundError as error:
-        if error.message != f"HTTP status {error.status}":  # it has the words of a portal
-            return ()
-        dialect = await other_dialect(options)
-        if dialect is None:
-            return "it does not know the requests of a portal", NO_PORTAL
-        return (
-            f"it speaks the dialect {dialect.name}, not {options.dialect.name}",
-            f'set dialect = "{dialect.name}"',
-        )
-    except UnavailableError as error:
-        is_silent = isinstance(error, PortalTimeoutError) or error.unreached is not None
-        advice = advice_for(error.message)
-        late = _WORKS_LATER if is_silent and "certificate" not in error.message else ""
-        what = error.message.rpartition("cannot be reached: ")[2]
-        return what, "; ".join(filter(None, (advice, late)))
+        response = await http.fetch(question(http.options.dialect), ANSWER_LIMIT)
+    except NotFoundError:
+        return None
+    if not is_of_portal(response):
+        error = NoPortalError("it sends something else than a portal does", url=http.url)
+        error.advice = NO_PORTAL
+        raise error
+    return response
+
+
+async def ask_for_write(http: "HttpClient") -> None:
+    """AccessDeniedError if the portal does not let us change anything. Nothing is changed: what it
+    is sent is no registry entry.
+    """
+    request = Request("POST", http.options.dialect.path("registry"))
+    try:
+        await http.fetch(request, ANSWER_LIMIT, content=b"{}")
+    except AccessDeniedError:
+        raise
+    except PortalError:
+        return
+
+
+async def problem_with(http: "HttpClient", limit: float) -> str:
+    """Return why a portal cannot be used and what to do, "" if it answers within `limit` seconds.
+
+    Whether it takes our api_key is asked only if there is one: reading may need none.
+    """
+    try:
+        with trio.move_on_after(limit):
+            await ask(http)
+            if http.options.api_key and not http.options.read_only:
+                await ask_for_write(http)
+            return ""
     except PortalError as error:
-        return error.message, advice_for(error.message) or NO_PORTAL
-    if is_of_portal(response):
-        return ()
-    return "it sends something else than a portal does", NO_PORTAL
+        return _described(http.url, error)
+    return f"{http.url} does not answer yet: silent for {limit:g} s; {_WORKS_LATER}"
 
 
-def _with_advice(url: str, what: str = "", advice: str = "") -> str:
-    if not what:
-        return ""
-    said = f"{url} does not answer yet: {what}" if _WORKS_LATER in advice else f"{url}: {what}"
-    return f"{said}; {advice}" if advice else said
+def _described(url: str, error: PortalError) -> str:
+    is_silent = isinstance(error, PortalTimeoutError) or error.unreached is not None
+    works_later = is_silent and not any(isinstance(each, ssl.SSLError) for each in causes(error))
+    what = error.message.rpartition("cannot be reached: ")[2].rstrip(".")
+    said = f"{url} does not answer yet: {what}" if works_later else f"{url}: {what}"
+    return "; ".join(filter(None, (said, error.advice, _WORKS_LATER if works_later else "")))

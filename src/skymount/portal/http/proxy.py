@@ -32,6 +32,14 @@ class Proxy:
         return [(b"Proxy-Authorization", self.authorization)] if self.authorization else []
 
 
+class TunnelRefusedError(httpx.ProxyError):
+    """A proxy does not connect to the origin."""
+
+    def __init__(self, proxy: Proxy, status: int, reason: str) -> None:
+        super().__init__(f"{proxy} refuses a tunnel: {status} {reason}")
+        self.proxy, self.status = proxy, status
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """The origin that a connection leads to, and the proxy on the way."""

@@ -9,6 +9,7 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_netw
 import httpx
 
 from skymount.errors import BadContentError, PortalError, RequestRefusedError
+from skymount.portal.http.advice import MOVED
 from skymount.portal.http.request import Call, Content
 from skymount.portal.http.stream import NotFollowedError
 
@@ -140,7 +141,10 @@ def refusal(
 ) -> PortalError:
     """Make the error of a redirect that is not followed."""
     where = f"redirected ({status}) from {_shown(before.url)} to {_shown(then.url)}"
-    return call.error(BadContentError, f"a redirect that {why} is not followed: {where}", status)
+    text = f"a redirect that {why} is not followed: {where}"
+    error = call.error(BadContentError, text, status)
+    error.advice = MOVED
+    return error
 
 
 def _redirect_target(

@@ -12,6 +12,7 @@ from skymount.wire.http import requests
 
 _WORDS = 300  # characters of a portal's message in an error; they end up in logs
 _SECRET = 6  # characters; a shorter part of a header is more likely a word than a secret
+_CONTENT = ("skylink/", "root")  # endpoints below the dialect's prefix that send any content
 _SEPARATORS = re.compile(r"[\s,;=]+")
 
 
@@ -32,6 +33,14 @@ class Call:
     @property
     def address(self) -> str:
         return self.portal + self.request.target
+
+    @property
+    def is_of_service(self) -> bool:
+        """Whether it is for the portal itself, not for content, which may be a web page."""
+        prefix, _, below = self.request.target[1:].partition("/")
+        if prefix == "hnsres":
+            return True
+        return prefix == self.options.dialect.prefix and not below.startswith(_CONTENT)
 
     @property
     def shown_address(self) -> str:

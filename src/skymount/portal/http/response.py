@@ -21,17 +21,21 @@ from skymount.errors import (
     RequestRefusedError,
     UnavailableError,
 )
+from skymount.portal.http import advice
 from skymount.portal.http.memory_budget import take
+from skymount.portal.http.proxy import Proxy
 from skymount.portal.http.request import Call
 from skymount.portal.http.request_watch import current
 from skymount.portal.http.response_body import Body
 from skymount.portal.http.response_head import TooLongError
+from skymount.wording import readable_size
 
 _STATUS_ERRORS: Mapping[int, type[PortalError]] = {
     401: AccessDeniedError,
     402: AccessDeniedError,
     403: AccessDeniedError,
     404: NotFoundError,
+    407: UnavailableError,  # of a proxy: the portal was not asked
     410: NotFoundError,
     408: UnavailableError,
     429: UnavailableError,
@@ -110,7 +114,7 @@ class MinimumRate:
         if not received or self._waited <= self._limit:
             return ""
         if self._received < _LEAST_RATE * self._waited:
-            return f"only {self._received} bytes in {self._waited:.0f} s"
+            return f"only {readable_size(self._received)} in {self._waited:.0f} s"
         self._waited, self._received = 0.0, 0
         return ""
 
@@ -122,19 +126,34 @@ class StreamingResponse:
     length than it should have.
     """
 
-    __slots__ = ("_body", "_rate", "_response", "_watch", "call", "headers", "status")
+    __slots__ = ("_body", "_rate", "_response", "_watch", "call", "headers", "proxy", "status")
 
     def __init__(self, response: httpx.Response, call: Call) -> None:
         self.status = response.status_code
         self.headers = Headers(response.headers.raw)
         self.call = call
         self._response = response
+        self.proxy: Proxy | None = response.extensions.get("proxy")
+        """A proxy of the environment that may have made it."""
         self._body: Body = response.extensions["body"]
         self._rate = MinimumRate(call.options.idle_timeout)
         self._watch = current() if call.request.is_safe else None
 
     def __repr__(self) -> str:
         return f"StreamingResponse({self.status}, {self.headers!r})"
+
+    @property
+    def is_of_portal(self) -> bool:
+        """Whether it surely is a portal's: it has the header that all of its answers have."""
+        return self.call.options.dialect.portal_api_header in self.headers
+
+    @property
+    def redirected_to(self) -> str:
+        """The address that a redirect led to, without its query; "" without one."""
+        url = self._response.request.url
+        asked = httpx.URL(self.call.address)
+        same = (url.scheme, url.netloc, url.path) == (asked.scheme, asked.netloc, asked.path)
+        return "" if same else str(url.copy_with(userinfo=b"", query=None, fragment=None))
 
     def bad(self, message: str) -> PortalError:
         """Make the error that this response is not what was asked for."""
@@ -182,7 +201,7 @@ class StreamingResponse:
         while view:
             received = await self.receive_into(view)
             if not received:
-                raise self.bad(f"body ended {len(view)} bytes early")
+                raise self.bad(f"body ended {readable_size(len(view))} early")
             view = view[received:]
 
     async def finish(self) -> None:
@@ -201,12 +220,12 @@ class StreamingResponse:
         while piece := await self.receive():
             received += len(piece)
             if limit is not None and received > limit:
-                raise self.bad(f"answer is longer than {limit} bytes")
+                raise self.bad(f"answer is longer than {readable_size(limit)}")
             if length is not None and received > length:
                 raise self.bad("more bytes than asked for")
             yield piece
         if length is not None and received < length:
-            raise self.bad(f"body ended {length - received} bytes early")
+            raise self.bad(f"body ended {readable_size(length - received)} early")
 
     async def read(self, limit: int) -> bytes:
         """Return the whole body, of at most `limit` bytes. It counts for the memory budget."""
@@ -274,10 +293,15 @@ def translated(call: Call) -> Iterator[None]:
         raise call.error(PortalTimeoutError, f"no answer in time{detail}") from error
     except httpx.RemoteProtocolError as error:
         kind = HeadTooLongError if isinstance(error.__cause__, TooLongError) else BadContentError
-        raise call.error(kind, str(error)) from error
+        raise _advised(call.error(kind, str(error)), error, call) from error
     except httpx.HTTPError as error:
         detail = str(error) or type(error).__name__
         what = f"{call.host} cannot be reached: {detail}"
-        raise call.error(UnavailableError, what) from error
+        raise _advised(call.error(UnavailableError, what), error, call) from error
     except httpx.InvalidURL as error:
         raise call.error(RequestRefusedError, str(error)) from None
+
+
+def _advised(made: PortalError, cause: httpx.HTTPError, call: Call) -> PortalError:
+    made.advice = advice.about_failure(cause, call.portal)
+    return made

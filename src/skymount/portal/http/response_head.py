@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import h11
 
+from skymount.wording import readable_size
+
 LINES_LIMIT = 250
 """Lines of a head; deployed portals send some thirty."""
 
@@ -152,7 +154,7 @@ class HeadBuffer:
     def _note_size(self, size: int) -> None:
         self._size += size
         if self._size > self._limit:
-            raise TooLongError(f"more than {self._limit} bytes of headers")
+            raise TooLongError(f"more than {readable_size(self._limit)} of headers")
 
     def _note_lines(self, lines: int, *, is_blank: bool) -> None:
         self._count += lines
@@ -162,4 +164,4 @@ class HeadBuffer:
     def _note_parsed(self, size: int) -> None:
         self._parsed += size
         if self._parsed > SMALL_LIMIT:
-            raise TooLongError(f"more than {SMALL_LIMIT} bytes of short headers")
+            raise TooLongError(f"more than {readable_size(SMALL_LIMIT)} of short headers")

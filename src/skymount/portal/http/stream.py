@@ -32,9 +32,6 @@ _GATHERING = 0.02
 _DECRYPTED = 1 << 20
 """Bytes that are decrypted at once, in under a millisecond."""
 
-# OpenSSL's numbers of what `ca_file` remedies: no authority of the certificate is known.
-_UNKNOWN_AUTHORITY = frozenset({18, 19, 20, 21})
-
 
 class NotFollowedError(Exception):
     """A redirect must not be followed; the text says what is wrong with where it leads."""
@@ -75,7 +72,7 @@ async def open_stream(
                 await _check_addresses(host, port, check)
             opened = await trio.open_tcp_stream(host, port)
         except OSError as error:
-            raise httpx.ConnectError(error.strerror or str(error)) from error
+            raise httpx.ConnectError(_reason(error)) from error
         stream = SocketStream(socket.socket(fileno=opened.socket.detach()))
         try:
             if check is not None:  # the addresses of the name may have changed meanwhile
@@ -87,6 +84,15 @@ async def open_stream(
             raise
         return stream
     raise httpx.ConnectTimeout("")
+
+
+def _reason(error: OSError) -> str:
+    """Return why no connection was made: trio names the address instead, and groups the causes."""
+    group = error.__cause__
+    if not isinstance(group, BaseExceptionGroup):
+        return error.strerror or str(error)
+    numbers = dict.fromkeys(each.errno for each in group.exceptions if isinstance(each, OSError))
+    return " or ".join(os.strerror(number) for number in numbers if number) or str(error)
 
 
 async def _check_addresses(host: str, port: int, check: CheckAddress) -> None:
@@ -132,7 +138,8 @@ class SocketStream:
                 except ssl.SSLWantWriteError:
                     await trio.lowlevel.wait_writable(self._socket)
         except ssl.SSLCertVerificationError as error:
-            raise httpx.ConnectError(_advice(host, error)) from error
+            text = f"the certificate of {host} is not valid: {error.verify_message}"
+            raise httpx.ConnectError(text) from error
         except _FAILED as error:
             raise httpx.ConnectError(str(error)) from error
 
@@ -243,14 +250,6 @@ class SocketStream:
             received += size
         self._has_received = True
         return received
-
-
-def _advice(host: str, error: ssl.SSLCertVerificationError) -> str:
-    """Return what is wrong with a certificate, and what can be done."""
-    text = f"the certificate of {host} is not valid: {error.verify_message}"
-    if error.verify_code in _UNKNOWN_AUTHORITY:
-        return f"{text}; to trust it, name a file with its authority in ca_file or SSL_CERT_FILE"
-    return text
 
 
 @contextmanager

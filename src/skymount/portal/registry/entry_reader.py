@@ -114,6 +114,8 @@ class EntryReader:
     def recall(self, ref: EntryId) -> EntryState | None:
         return self._cache.get(ref)
 
+    recall_entry = recall
+
     async def read(
         self, ref: EntryId, max_age: float = 0.0, *, since: float = -math.inf, named: bool = True
     ) -> EntryState:

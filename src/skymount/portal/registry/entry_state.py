@@ -74,20 +74,27 @@ def is_behind(one: EntryState | None, other: EntryState) -> bool:
 def next_revision(current: int, claimed: int | None) -> int:
     """Return a revision above `current` and all that were signed, or raise FrozenEntryError."""
     highest = max(current, -1 if claimed is None else claimed)
-    if highest >= MAX_REVISION:
-        raise FrozenEntryError("the entry has the last revision there is, and cannot be changed")
+    check_not_frozen(highest)
     return highest + 1
+
+
+def check_not_frozen(revision: int) -> None:
+    """FrozenEntryError if nothing can follow a revision."""
+    if revision >= MAX_REVISION:
+        raise FrozenEntryError("the entry has the last revision there is, and cannot be changed")
 
 
 def needs_post(base: EntryState | None, current: EntryState, wanted: bytes) -> bool:
     """Whether a change is to be posted: not if somebody else has written this content meanwhile.
 
-    `base` is None for a whole rewrite. StaleEntryError when somebody else changed the entry.
+    `base` is None for a whole rewrite. StaleEntryError when somebody else changed the entry,
+    FrozenEntryError when nobody can any more.
     """
     if base is None or is_same(base, current):
         return True
     if current.signed is not None and current.signed.entry.data == wanted:
         return False
+    check_not_frozen(current.revision)
     made_from = "nothing" if base.signed is None else f"revision {base.revision}"
     raise StaleEntryError(
         f"the entry was changed by somebody else: {described(current)}, "

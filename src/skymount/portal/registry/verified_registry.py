@@ -25,7 +25,7 @@ from skymount.portal.ledger.pending_write import PendingStatus, PendingWrite
 from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.ledger.rollback import is_rolled_back, rollback_reason
 from skymount.portal.registry.entry_reader import EntryReader
-from skymount.portal.registry.entry_state import EntryState, described
+from skymount.portal.registry.entry_state import EntryState, check_not_frozen, described
 from skymount.portal.registry.entry_writer import EntryWriter
 from skymount.portal.registry.posting import Posted, Posting
 from skymount.portal.registry.write_outcomes import WriteOutcomes
@@ -135,8 +135,9 @@ class VerifiedRegistry(EntryReader):
         """Post a pending write: the very same bytes if they are signed.
 
         StaleEntryError when the entry was changed since, unless to `overwrite`: then it gets the
-        next revision, signed with `pair`. On any error the write stays in the spool. StorageError
-        when it is not there, another process is posting it, or `only_last` and it is not the last.
+        next revision, signed with `pair`. FrozenEntryError when it can never be posted, and is
+        given up; after any other error the write stays in the spool. StorageError when it is not
+        there, another process is posting it, or `only_last` and it is not the last.
         """
         ref = EntryId(pending.public_key, pending.tweak, pending.data_key)
         self.portals.writable()  # fails before the spool is touched
@@ -164,7 +165,8 @@ class VerifiedRegistry(EntryReader):
         self, ref: EntryId, pending: PendingWrite, signed: SignedEntry
     ) -> EntryState:
         mark = await self.marks.find(ref)
-        if is_rolled_back(mark, signed.entry):
+        if mark is not None and is_rolled_back(mark, signed.entry):
+            check_not_frozen(mark.revision)
             reason = rollback_reason(mark, signed.entry)
             raise StaleEntryError(f"the entry was changed since: {reason}")
         current = await self._writer.ask_before(ref, None)
@@ -244,4 +246,5 @@ class VerifiedRegistry(EntryReader):
 
 
 def _changed_since(current: EntryState) -> StaleEntryError:
+    check_not_frozen(current.revision)
     return StaleEntryError(f"the entry was changed since: {described(current)}")

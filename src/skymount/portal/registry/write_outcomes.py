@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import trio
 
-from skymount.errors import SkymountError, StorageError
+from skymount.errors import FrozenEntryError, SkymountError, StorageError
 from skymount.portal.ledger.owed_entry import lacking_debts
 from skymount.portal.ledger.pending_write import PendingStatus, PendingWrite
 from skymount.portal.ledger.revision_marks import EntryId
@@ -60,7 +60,8 @@ class WriteOutcomes:
         before: PendingStatus = PendingStatus.FAILED,
     ) -> None:
         """Keep content that was not posted in the spool, with the reason; without a `number` it is
-        new there, written for the `portals`. A CONFLICT `before` stays one.
+        new there, written for the `portals`. A CONFLICT `before` stays one. What can never be
+        posted is not kept.
         """
         reason = str(error) if isinstance(error, SkymountError) else "interrupted"
         made_from = None if base is None else base.revision
@@ -78,6 +79,9 @@ class WriteOutcomes:
 
         try:
             with trio.CancelScope(shield=True):
+                if isinstance(error, FrozenEntryError):
+                    await self._give_up(ref, number)
+                    return
                 await self._entries.marks.in_thread(spool)
             self._on_spooled()
         except StorageError as failure:
@@ -141,6 +145,14 @@ class WriteOutcomes:
             self._posting.on_owed()
         except StorageError as error:
             _log.warning("registry entry %s: not all portals have its content: %s", ref, error)
+
+    async def _give_up(self, ref: EntryId, number: int | None) -> None:
+        if number is None:
+            return
+        pending = await self._entries.marks.in_thread(self._entries.ledger.get, number)
+        if pending is not None:
+            await self.drop(ref, number)
+            self._gave_up(pending)
 
     async def drop(self, ref: EntryId, number: int) -> None:
         await self._entries.marks.in_thread(self._entries.ledger.drop, number)

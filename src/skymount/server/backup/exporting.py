@@ -19,6 +19,7 @@ from skymount.server.storage.stored_range import Announced, InMemory, OpenBytes,
 from skymount.server.storage.stored_skyfile import StoredSkyfile
 from skymount.wire.base_sector import spill_sizes
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE, Skylink
+from skymount.wording import readable_size
 
 _LINES = 1000  # in one member, which is read whole
 _READ_SIZE = 1 << 20  # bytes that are read at once
@@ -166,7 +167,8 @@ class _Part(io.RawIOBase):
             try:
                 if data := self._part.read(self._offset, wanted):
                     return data
-                self.problem = f"cut off after {self._offset} of {self.size} bytes"
+                sizes = map(readable_size, (self._offset, self.size))
+                self.problem = f"cut off after {' of '.join(sizes)}"
             except StorageUnavailableError:
                 raise
             except (StorageError, OSError) as error:

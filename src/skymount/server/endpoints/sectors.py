@@ -18,6 +18,7 @@ from skymount.server.storage.stored_range import (
 )
 from skymount.wire.http.responses import etag
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE
+from skymount.wording import readable_size
 
 _BINARY_TYPE = ("Content-Type", "application/octet-stream")
 
@@ -76,7 +77,8 @@ class SectorEndpoints:
         if offset is None or length is None:
             raise HttpError(400, "'offset' and 'length' parameters are needed")
         if offset + length > SECTOR_SIZE:
-            raise HttpError(400, f"offset and length go beyond the sector of {SECTOR_SIZE} bytes")
+            size = readable_size(SECTOR_SIZE)
+            raise HttpError(400, f"offset and length go beyond the sector of {size}")
         stored = await self.index.sector(root)
         tag = f'"{root.hex()}-{offset}-{length}"'
         headers = _as_stored(tag, may_move=False)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from skymount import file_permissions
 from skymount.errors import ConfigError
+from skymount.wording import readable_size
 
 ENVIRONMENT = b"SKYMOUNT_PORTAL_PASSWORD"
 
@@ -27,7 +28,7 @@ def read_password(file: Path | None, environment: Mapping[bytes, bytes]) -> byte
         if not password:
             raise ConfigError(f"{source} is empty")
     if len(password) > _PASSWORD_LIMIT:
-        raise ConfigError(f"{source} holds more than {_PASSWORD_LIMIT} bytes")
+        raise ConfigError(f"{source} holds more than {readable_size(_PASSWORD_LIMIT)}")
     return password
 
 

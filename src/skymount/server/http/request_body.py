@@ -6,6 +6,7 @@ import trio
 from starlette.requests import ClientDisconnect, Request
 
 from skymount.server.http_error import HttpError
+from skymount.wording import readable_size
 
 _LENGTH_DIGITS = 18  # of a Content-Length; more is beyond every limit
 
@@ -25,7 +26,7 @@ async def stream_body(
     HttpError 413 over the limit, at once if Content-Length says so, and 408 after a longer pause;
     their messages begin with `failed`. ClientDisconnect when the client goes away.
     """
-    too_large = HttpError(413, f"{failed}the body is over the limit of {limit} bytes")
+    too_large = HttpError(413, f"{failed}the body is over the limit of {readable_size(limit)}")
     stated = request.headers.get("content-length", "")
     if stated.isdecimal() and (len(stated) > _LENGTH_DIGITS or int(stated) > limit):
         raise too_large

@@ -44,6 +44,8 @@ FORMAT = "v1"
 SHARDS = range(256)
 """The directories of skyfiles, by the first byte of the Merkle root."""
 
+_PID_LIMIT = 20  # bytes of the lock's file
+
 
 class InUseError(StorageError):
     """Another process has locked the data directory."""
@@ -99,8 +101,14 @@ class SkyfileStore:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            owner = os.pread(lock, _PID_LIMIT, 0).decode("ascii", "replace").strip()
             os.close(lock)
-            raise InUseError(f"another portal is running on the data directory {root}") from None
+            which = f": process {owner}" if owner.isdecimal() else ""
+            text = f"another portal is running on the data directory {root}{which}"
+            raise InUseError(text) from None
+        with disk_errors(f"use the data directory {root}"):
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, b"%d\n" % os.getpid(), 0)
         store = cls(root, lock)
         try:
             bring_up_to_date(root)

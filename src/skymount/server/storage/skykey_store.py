@@ -14,6 +14,7 @@ from skymount.errors import MalformedError, StorageError
 from skymount.server.storage.disk_errors import disk_errors
 from skymount.storage import atomic_file
 from skymount.wire.skykey import KEY_SIZE, NONCE_SIZE, Kind, Skykey, check_id
+from skymount.wording import readable_size
 
 SKYKEYS_FILE = "skykeys.json"
 SKYKEYS_LIMIT = 1000  # a download that does not name its key tries all of them
@@ -48,7 +49,7 @@ def _read_file(path: Path) -> bytes | None:
             raise StorageError(f"{path}, which holds keys, cannot be used: {problem}")
         raw = file.read(_SKYKEYS_FILE_LIMIT + 1)
     if len(raw) > _SKYKEYS_FILE_LIMIT:
-        raise StorageError(f"{path} is over {_SKYKEYS_FILE_LIMIT} bytes")
+        raise StorageError(f"{path} is over {readable_size(_SKYKEYS_FILE_LIMIT)}")
     return raw
 
 

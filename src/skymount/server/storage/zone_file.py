@@ -31,6 +31,7 @@ from skymount.wire.dialect import PRESETS, Dialect
 from skymount.wire.hns import DomainRecord, RegistryRecord, parse_domain, parse_txt, pick_record
 from skymount.wire.registry_entry import parse_public_key, parse_tweak
 from skymount.wire.skylink import split_link
+from skymount.wording import readable_size
 
 ZONE_FILE = "hns.zone"
 SIZE_LIMIT = 1 << 20  # bytes of the file, without a line feed at its end
@@ -137,7 +138,7 @@ class Zone:
 
 def _check_size(raw: bytes) -> None:
     if len(raw.removesuffix(b"\n")) > SIZE_LIMIT:
-        raise MalformedError(f"a zone has at most {SIZE_LIMIT} bytes")
+        raise MalformedError(f"a zone has at most {readable_size(SIZE_LIMIT)}")
 
 
 def parse_value(text: str, dialect: Dialect) -> str:

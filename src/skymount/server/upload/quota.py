@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from skymount.server.storage.disk_errors import DiskFullError
 from skymount.server.storage.interfaces import Catalogue
 from skymount.wire.skylink import SECTOR_SIZE
+from skymount.wording import readable_size
 
 
 class QuotaError(DiskFullError):
@@ -52,7 +53,7 @@ class Quota:
         self._publishing += reservation.size
 
     def _refusal(self) -> QuotaError:
-        return QuotaError(f"this portal stores at most {self._limit} bytes")
+        return QuotaError(f"this portal stores at most {readable_size(self._limit)}")
 
 
 class Reservation:

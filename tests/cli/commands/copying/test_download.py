@@ -198,11 +198,35 @@ def test_a_link_is_replaced_and_not_followed(box: Sandbox, work: Path, site: str
     assert not (work / "nowhere").exists()
 
 
-def test_a_device_is_not_replaced(box: Sandbox, work: Path, site: str) -> None:
+@pytest.mark.parametrize("more", [[], ["--force"], ["--archive", "tar"]])
+def test_a_device_or_a_pipe_is_written_to(
+    box: Sandbox, work: Path, site: str, more: list[str]
+) -> None:
+    """It holds nothing that could be lost, so it needs no --force."""
     os.mkfifo(work / "pipe")
-    said = box.fail("download", "--force", f"{site}/index.html", "pipe", cwd=work)
-    assert "not a regular file" in said
+    link = site if "--archive" in more else f"{site}/index.html"
+    out = box.skymount("download", "--json", *more, link, "/dev/null", cwd=work)
+    (saved,) = json.loads(out.stdout)
+    reading = subprocess.Popen(["cat", work / "pipe"], stdout=subprocess.PIPE)
+    assert box.skymount("download", *more, link, "pipe", cwd=work).returncode == 0
+    content, _ = reading.communicate(timeout=30)
+    assert (saved["path"], saved["size"]) == ("/dev/null", len(content))
+    assert content == b"hello" or more[1:] == ["tar"]
     assert stat.S_ISFIFO((work / "pipe").stat().st_mode)
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_a_device_that_is_full_is_named(box: Sandbox, site: str) -> None:
+    said = box.fail("download", f"{site}/index.html", "/dev/full")
+    assert said == "/dev/full: No space left on device"
+
+
+def test_a_pipe_that_nobody_named_is_not_replaced(box: Sandbox, work: Path, site: str) -> None:
+    """Nor is --force proposed, which does not replace it either."""
+    os.mkfifo(work / "index.html")
+    for more in ([], ["--force"]):
+        said = box.fail("download", *more, f"{site}/index.html", cwd=work)
+        assert said == "index.html: it is not a regular file, and is not replaced"
 
 
 def test_directories_above_a_file_must_be_there(box: Sandbox, work: Path, site: str) -> None:
@@ -382,7 +406,8 @@ def test_a_signal_leaves_nothing(
         out, said = process.communicate(timeout=LIMIT)
     finally:
         end(process)
-    assert (process.returncode, out, said.strip()) == (code, b"", b"")
+    assert (process.returncode, out) == (code, b"")
+    assert said == b"skymount: interrupted: nothing was saved\n"
     assert os.listdir(work) == []
 
 

@@ -394,7 +394,7 @@ def test_a_target_that_takes_no_large_uploads(
     fake.add(content)
     with running_portal(tmp_path, "--max-upload", "1000000") as target:
         said = box.fail("pin", content.name, "--from", fake.url, "--to", target)
-    assert "over the limit of 1000000 bytes" in said
+    assert "over the limit of 976.6 KiB" in said
 
 
 @pytest.mark.parametrize("is_named", [False, True])

@@ -209,6 +209,20 @@ def test_the_portal_is_started_by_its_socket(home: Sandbox) -> None:
     assert not list(units(home).iterdir())
 
 
+def test_what_it_could_not_stop_and_why(home: Sandbox) -> None:
+    """The reason is not what systemctl did before it failed."""
+    home.skymount("service", "install", "home")
+    with_systemctl(
+        home,
+        "echo Removed /home/me/.config/systemd/user/default.target.wants/x. >&2; "
+        "echo Failed to connect to bus: No medium found >&2; exit 1",
+    )
+    assert home.skymount("service", "remove", "home", "--now").stderr == (
+        "skymount: warning: skymount@home.service was not stopped: systemd --user cannot be "
+        "reached here: Failed to connect to bus: No medium found\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -89,7 +89,7 @@ async def test_what_cannot_be_removed_is_passed_over(
         return remove(skylink, stored_before)
 
     monkeypatch.setattr(kept.store, "remove", fail_once)
-    with pytest.raises(StorageError, match="2 skyfiles were removed, 1 could not be: no"):
+    with pytest.raises(StorageError, match="removed 2 skyfiles, 1 could not be removed: no"):
         await kept.retention.sweep(time.time() + 1)
     assert [link for link in links if kept.store.find(link)] == links[:1]
 

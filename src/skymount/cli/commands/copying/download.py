@@ -11,11 +11,20 @@ import click
 
 from skymount.cli import completion
 from skymount.cli.options import reading_options
-from skymount.cli.output import Progress, emit, escape, json_option, progress, readable_size
-from skymount.cli.standard_streams import standard_output
+from skymount.cli.output import (
+    Progress,
+    emit,
+    escape,
+    interruption,
+    is_stream,
+    json_option,
+    open_stream,
+    progress,
+)
 from skymount.errors import BadContentError
 from skymount.storage.atomic_file import write_all
 from skymount.wire.http import requests
+from skymount.wording import counted, readable_size
 
 if TYPE_CHECKING:
     from skymount.cli.link_target import LinkTarget, ParsedLink
@@ -50,11 +59,11 @@ def download(
 ) -> None:
     """Save the file or directory at LINK as DEST.
 
-    A file is saved as DEST, or into DEST if that is a directory, or written to stdout if DEST is
-    '-'. A directory becomes DEST, or is added to DEST if that exists. Files appear once all of them
-    are complete, and none appears that fails verification. A warning names what cannot be verified;
-    --json has it as `verified`: "yes", "partly" or "no". Content that mounts keep on disk is read
-    without a portal.
+    A file is saved as DEST, or into DEST if that is a directory, or written to DEST if that is '-'
+    (stdout), a device or a pipe. A directory becomes DEST, or is added to DEST if that exists.
+    Files appear once all of them are complete, and none appears that fails verification. A warning
+    names what cannot be verified; --json has it as `verified`: "yes", "partly" or "no". Content
+    that mounts keep on disk is read without a portal.
 
     Without DEST the name is the last one in LINK, or else the name that the upload chose, in the
     working directory. The skylink is the name instead if that one begins with a dash, holds control
@@ -74,7 +83,7 @@ def download(
     check_destination(destination, as_json)
     parsed = ParsedLink.parse(link)
     fetch = partial(_archive, kind=archive) if archive else _save
-    with progress() as report:
+    with interruption(unsaved(destination)), progress() as report:
         saved = run_with_content(
             settings,
             lambda session: fetch(session, parsed, destination, force=force, report=report),
@@ -82,13 +91,15 @@ def download(
     if as_json:
         common = {"verified": saved.verified.value}
         emit([{"path": path, "size": size} | common for path, size in saved.files], as_json, [])
-    elif os.isatty(2) and destination != "-":
+    elif os.isatty(2) and not is_stream(destination):
         total = sum(size for _, size in saved.files)
-        what = escape(saved.files[0][0]) if len(saved.files) == 1 else f"{len(saved.files)} files"
+        what = counted(len(saved.files), "file")
+        if len(saved.files) == 1:
+            what = escape(saved.files[0][0])
         where = "" if destination else f" in {escape(os.getcwd())}"
         click.echo(f"saved {what}{where}, {readable_size(total)}", err=True)
     if saved.left_out:
-        raise click.ClickException(f"{saved.left_out} files cannot be saved, see above")
+        raise click.ClickException(f"{counted(saved.left_out, 'file')} cannot be saved, see above")
 
 
 def check_destination(destination: str | None, as_json: bool) -> None:
@@ -97,6 +108,11 @@ def check_destination(destination: str | None, as_json: bool) -> None:
         raise click.UsageError("DEST is empty")
     if destination == "-" and as_json:
         raise click.UsageError("--json and the content cannot both go to stdout")
+
+
+def unsaved(destination: str | None) -> str:
+    """Say what an interrupted download leaves."""
+    return "the output is not complete" if is_stream(destination) else "nothing was saved"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +138,9 @@ async def _save(
 
     target = await open_target(session, link)
     skyfile, file = target.tree.skyfile, target.single_file()
-    if destination == "-":
-        return DownloadSummary([("-", await write_out(session, target))], target.verified)
+    if destination is not None and is_stream(destination):
+        size = await write_out(session, target, destination, force=force)
+        return DownloadSummary([(destination, size)], target.verified)
     if file is None:
         return await _save_tree(session, target, destination, force=force, report=report)
     chosen = bool(target.path) or _is_file_name(destination)
@@ -234,6 +251,7 @@ async def _archive(
         safe_name,
         warn_of_unverified,
     )
+    from skymount.cli.staging import StagedFile, StagingDirectory
     from skymount.portal.client.download import to_file
     from skymount.portal.verify_policy import Verified, VerifyPolicy
 
@@ -242,34 +260,37 @@ async def _archive(
     found = await resolve_link(session, link)
     inner = found.path.decode("utf-8", "surrogateescape")
     request = requests.download(found.skylink, inner, archive=kind, with_metadata=False)
-    if destination == "-":
-        size = await copy_out(session.portals.ranked()[0], request)
+    if destination is not None and is_stream(destination):
+        size = await copy_out(session.portals.ranked()[0], request, destination)
         warn_of_unverified(link.text, Verified.NO, session.policy)
-        return DownloadSummary([("-", size)], Verified.NO)
+        return DownloadSummary([(destination, size)], Verified.NO)
     skylink = str(found.skylink)
     own = safe_name(inner.rpartition("/")[2] or skylink, skylink) + _ARCHIVES[kind]
     parent, name = file_destination(destination, own, chosen=True, force=force)
-    path = os.path.join(parent, name)
+    with StagingDirectory(parent) as staging:
+        path = staging.reserve(os.fsencode(name))
 
-    async def ask(client: "PortalReader") -> "DownloadResult":
-        return await to_file(client.http, request, Path(path), client.options, report)
+        async def ask(client: "PortalReader") -> "DownloadResult":
+            return await to_file(client.http, request, Path(path), client.options, report)
 
-    with naming_absent_content(link.text):
-        done = await session.portals.first(ask, hedged=False)
+        with naming_absent_content(link.text):
+            done = await session.portals.first(ask, hedged=False)
+        staging.merge([StagedFile(os.fsencode(name), 0, done.size)], force=force)
     warn_of_unverified(link.text, done.verified, session.policy)
-    return DownloadSummary([(path, done.size)], done.verified)
+    return DownloadSummary([(os.path.join(parent, name), done.size)], done.verified)
 
 
-async def copy_out(client: "PortalReader", request: "Request") -> int:
-    """Write a portal's answer to stdout, unverified; return its size in bytes."""
+async def copy_out(client: "PortalReader", request: "Request", destination: str) -> int:
+    """Write a portal's answer to a stream, unverified; return its size in bytes."""
     import trio
 
-    stdout, size = standard_output().fileno(), 0
+    size = 0
     async with (
+        open_stream(destination) as out,
         client.http.open(request, client.options) as answer,
         aclosing(answer.pieces()) as pieces,
     ):
         async for piece in pieces:
-            await trio.to_thread.run_sync(write_all, stdout, piece, abandon_on_cancel=True)
+            await trio.to_thread.run_sync(write_all, out, piece, abandon_on_cancel=True)
             size += len(piece)
     return size

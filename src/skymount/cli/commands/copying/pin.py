@@ -11,7 +11,7 @@ import click
 
 from skymount.cli import completion
 from skymount.cli.options import copying_options
-from skymount.cli.output import Progress, emit, json_option, progress, warn
+from skymount.cli.output import Progress, emit, interruption, json_option, progress, warn
 from skymount.errors import (
     MalformedError,
     PortalError,
@@ -76,8 +76,8 @@ def pin(
     \b
     Examples:
       skymount pin SKYLINK --from https://portal.example
-      skymount pin SKYLINK --from https://portal.example --to http://127.0.0.1:4280
-      skymount pin --recursive skydb/home/albums.json --from https://portal.example
+      skymount pin SKYLINK --from https://portal.example --to https://b.example
+      skymount pin --recursive skydb/home/album.json --from https://portal.example
     """
     from skymount.cli.session import run_with_content
 
@@ -85,12 +85,19 @@ def pin(
     manner = _Manner(recursive, again, as_json)
     url = _target_url(source, target)
     source = replace(source, verify=_proving(source))
-    with progress() as bar:
+    done = _Summary()
 
-        async def main(session: "ContentSession") -> _Summary:
-            return await _pin_all(session, target, url, wanted, manner, bar)
+    def outcome() -> str:
+        brought = done.tried - done.failed - 1
+        counts = f"{max(brought, 0)} of {len(wanted)} were brought; " if len(wanted) > 1 else ""
+        return f"{counts}the same command goes on from here"
 
-        done = run_with_content(source, main)
+    with interruption(outcome), progress() as bar:
+
+        async def main(session: "ContentSession") -> None:
+            await _pin_all(session, target, url, wanted, manner, bar, done)
+
+        run_with_content(source, main)
     if done.failed:
         raise click.ClickException(f"{done.failed} of {done.tried} were not brought, see above")
     if done.is_cut:
@@ -159,15 +166,15 @@ async def _pin_all(
     wanted: "Sequence[_Task]",
     manner: _Manner,
     bar: Progress | None,
-) -> _Summary:
+    summary: _Summary,
+) -> None:
     from skymount.content.replication.pinner import Pinner
     from skymount.content.replication.spool import default_place
     from skymount.portal.failover.portals import open_portals
 
     async with open_portals({url: target.portal_options[url]}, target.timeout) as portals:
         pinner = Pinner(session.portals, session.reader, portals, default_place(), warn)
-        run = _Run(session, pinner, manner, bar)
-        return await run.bring(wanted)
+        await _Run(session, pinner, manner, bar, summary).bring(wanted)
 
 
 class _Run:
@@ -179,6 +186,7 @@ class _Run:
         pinner: "Pinner",
         manner: _Manner,
         bar: Progress | None,
+        summary: _Summary,
     ) -> None:
         self._session = session
         self._pinner = pinner
@@ -187,9 +195,9 @@ class _Run:
         self._brought: set[Skylink] = set()
         self._linked: set[Skylink] = set()
         """Links in documents that were or will be followed."""
-        self._summary = _Summary()
+        self._summary = summary
 
-    async def bring(self, tasks: Sequence[_Task]) -> _Summary:
+    async def bring(self, tasks: Sequence[_Task]) -> None:
         """Bring what they lead to, and what is linked there; the error of the only one is raised,
         and so is one that the target has for everything.
         """
@@ -204,7 +212,6 @@ class _Run:
                     raise
                 warn(f"{task.text}: {error}")
                 self._summary.failed += 1
-        return self._summary
 
     def _is_for_all(self, error: Exception) -> bool:
         """Whether the target would fail so with any content."""

@@ -14,7 +14,7 @@ from skymount.cli.output import emit, json_option
 def doctor(as_json: bool, config_file: str | None, name: str | None) -> None:
     """Check this machine: each line is ok, a warning or a failure with what to do.
 
-    It checks the kernel, FUSE, the configuration, keys, proxies, portals (with a request to each),
+    It checks the kernel, FUSE, the configuration, keys, proxies, portals (two requests to each),
     the cache, the ledger, mounts and the unit of systemd. Nothing is changed. Exit code 1 on a
     failure.
 

@@ -31,7 +31,8 @@ def completion(shell: str) -> None:
 
     \b
     Examples:
-      skymount completion bash > ~/.local/share/bash-completion/completions/skymount
+      skymount completion bash > \\
+          ~/.local/share/bash-completion/completions/skymount
       skymount completion zsh > ~/.zfunc/_skymount        # a directory in $fpath
       skymount completion fish > ~/.config/fish/completions/skymount.fish
     """

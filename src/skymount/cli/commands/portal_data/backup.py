@@ -12,9 +12,10 @@ import click
 
 from skymount.cli import completion
 from skymount.cli.commands.portal_data.storage_options import with_storage
-from skymount.cli.output import emit, json_option, progress, readable_size, warn
+from skymount.cli.output import emit, interruption, json_option, progress, warn
 from skymount.cli.standard_streams import standard_input, standard_output
 from skymount.errors import MalformedError
+from skymount.wording import counted, readable_size
 
 if TYPE_CHECKING:
     from skymount.server.config import PortalConfig
@@ -69,7 +70,14 @@ def export(file: Path, config: "PortalConfig", with_skykeys: bool, as_json: bool
 
     if with_skykeys:
         warn("the archive has the skykeys: keep it as secret as they are")
-    with open_reader(config) as reader, _new_file(file) as opened, progress() as bar:
+    is_stdout = str(file) == "-"
+    outcome = "the archive is not complete" if is_stdout else f"{file} was not made"
+    with (
+        interruption(outcome),
+        open_reader(config) as reader,
+        _new_file(file) as opened,
+        progress() as bar,
+    ):
         done = exporting.export(
             reader,
             opened,
@@ -78,9 +86,10 @@ def export(file: Path, config: "PortalConfig", with_skykeys: bool, as_json: bool
         )
     for problem in done.problems:
         warn(problem)
-    if str(file) != "-":
+    if not is_stdout:
         report = {name: getattr(done, name) for name in done.__slots__}
-        line = f"{done.skyfiles:,} skyfiles, {readable_size(done.bytes)}; {done.entries:,} entries"
+        entries = counted(done.entries, "entry", "entries")
+        line = f"{counted(done.skyfiles, 'skyfile')}, {readable_size(done.bytes)}; {entries}"
         emit(report, as_json, [line])
     if done.problems:
         sys.exit(1)
@@ -109,7 +118,8 @@ def import_(file: Path, config: "PortalConfig", with_skykeys: bool, as_json: boo
     """
     from skymount.server.backup import importing
 
-    with _archive(file) as opened, progress() as bar:
+    outcome = "what was brought until now stays; import the archive again to go on"
+    with interruption(outcome), _archive(file) as opened, progress() as bar:
         try:
             done = importing.import_archive(
                 config,
@@ -120,7 +130,9 @@ def import_(file: Path, config: "PortalConfig", with_skykeys: bool, as_json: boo
         except MalformedError as error:  # exit code 1: a damaged archive is not wrong use
             raise click.ClickException(str(error)) from None
     report = {name: getattr(done, name) for name in done.__slots__}
-    line = f"{done.skyfiles:,} skyfiles, {done.entries:,} entries; {done.present:,} were there"
+    entries = counted(done.entries, "entry", "entries")
+    were_there = f"{done.present:,} {'was' if done.present == 1 else 'were'}"
+    line = f"{counted(done.skyfiles, 'skyfile')}, {entries}; {were_there} there already"
     emit(report, as_json, [*done.problems, line])
     if done.problems:
         sys.exit(1)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skymount.cli.commands.portal_data.storage_options import with_storage
-from skymount.cli.output import emit, json_option, progress, readable_size, warn
+from skymount.cli.output import emit, interruption, json_option, progress, warn
 from skymount.errors import ConfigError, NotFoundError
+from skymount.wording import counted, readable_size
 
 if TYPE_CHECKING:
     from skymount.server.config import PortalConfig
@@ -135,7 +136,8 @@ def show(skylink: str, config: "PortalConfig", as_json: bool) -> None:
     lines = [
         f"skylink: {parsed}",
         f"name: {row.name or '(not known)'}",
-        f"content: {readable_size(row.size)}" + (f", {row.files:,} files" if row.files else ""),
+        f"content: {readable_size(row.size)}"
+        + (f", {counted(row.files, 'file')}" if row.files else ""),
         f"on disk: {readable_size(row.disk)}" + (", encrypted" if row.is_encrypted else ""),
         f"stored: {_time(row.stored)} UTC",
         "pinned: " + (f"{_time(pin.pinned)} UTC {pin.reason}".rstrip() if pin else "no"),
@@ -248,7 +250,7 @@ def gc(config: "PortalConfig", keep: float, as_json: bool) -> None:
     import time
 
     outcome = _send(config, "sweep", before=time.time() - keep)
-    line = f"{outcome.skyfiles:,} skyfiles removed, {readable_size(outcome.bytes)}"
+    line = f"{counted(outcome.skyfiles, 'skyfile')} removed, {readable_size(outcome.bytes)}"
     emit({"skyfiles": outcome.skyfiles, "bytes": outcome.bytes}, as_json, [line])
 
 
@@ -274,7 +276,11 @@ def verify(skylinks: tuple[str, ...], config: "PortalConfig", as_json: bool) -> 
     damaged: list[dict[str, str]] = []
     skyfiles = read = 0
     seen = set[str]()
-    with open_reader(config) as reader, progress() as show_progress:
+
+    def outcome() -> str:
+        return f"{counted(skyfiles, 'skyfile')} checked, {len(damaged):,} damaged: not all were"
+
+    with interruption(outcome), open_reader(config) as reader, progress() as show_progress:
         for found in verification.verify(reader, asked):
             skyfiles, read = skyfiles + 1, read + found.size
             seen.update([str(found.skylink)] if asked else [])
@@ -288,7 +294,7 @@ def verify(skylinks: tuple[str, ...], config: "PortalConfig", as_json: bool) -> 
     lines = [f"{one['skylink']}: {one['problem']}" for one in damaged]
     if problem:
         lines.append(f"{problem}: export what can be read, and import it into a new directory")
-    lines.append(f"{skyfiles:,} skyfiles, {readable_size(read)}: {len(damaged):,} damaged")
+    lines.append(f"{counted(skyfiles, 'skyfile')}, {readable_size(read)}: {len(damaged):,} damaged")
     report = {"skyfiles": skyfiles, "bytes": read, "damaged": damaged, "problem": problem}
     emit(report, as_json, lines)
     if damaged or problem:

@@ -12,6 +12,7 @@ import trio
 from skymount.errors import StorageError
 from skymount.server.storage.interfaces import Catalogue, ContentStore
 from skymount.wire.skylink import Skylink
+from skymount.wording import counted, readable_size
 
 _log = logging.getLogger(__name__)
 
@@ -115,8 +116,8 @@ class Retention:
             after = rows[-1].stored, rows[-1].skylink
         if failures:
             raise StorageError(
-                f"{swept.skyfiles} skyfiles were removed, {len(failures)} could not be: "
-                f"{failures[0]}"
+                f"removed {counted(swept.skyfiles, 'skyfile')}, {len(failures)} could not be "
+                f"removed: {failures[0]}"
             )
         return swept
 
@@ -143,5 +144,6 @@ class Retention:
                 _log.warning("what is old could not be removed: %s", error)
             else:
                 if swept.skyfiles:
-                    _log.info("%d skyfiles were removed, %d bytes", swept.skyfiles, swept.bytes)
+                    skyfiles = counted(swept.skyfiles, "skyfile")
+                    _log.info("removed %s, %s", skyfiles, readable_size(swept.bytes))
             await trio.sleep(min(max(keep / _PER_KEEP, _PAUSE[0]), _PAUSE[1]))

@@ -1,8 +1,8 @@
-"""What somebody may have meant who misspelt a name."""
+"""Sizes, numbers of things, and what somebody may have meant."""
 
 import pytest
 
-from skymount.did_you_mean import did_you_mean, resembling
+from skymount.wording import counted, did_you_mean, readable_size, resembling
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,15 @@ def test_the_advice() -> None:
 
 def test_a_long_word_takes_no_time() -> None:
     assert resembling("a" * 10**7, ["portals"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (1, "1 B"), (1536, "1.5 KiB"), (5000 << 20, "4.9 GiB")]
+)
+def test_size(size: int, text: str) -> None:
+    assert readable_size(size) == text
+
+
+def test_counted() -> None:
+    assert [counted(number, "file") for number in (0, 1, 2)] == ["0 files", "1 file", "2 files"]
+    assert [counted(n, "entry", "entries") for n in (1, 2)] == ["1 entry", "2 entries"]
