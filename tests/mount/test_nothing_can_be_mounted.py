@@ -121,6 +121,7 @@ MACHINES = [
         "it is missing",
         "install the package fuse3",
         prefix=["env", "PATH=/nonexistent"],
+        is_nobody=True,
     ),
     Machine(
         "container, root",
@@ -232,8 +233,9 @@ def test_the_cause_and_what_to_do(
     assert machine.advice in said
 
     done = inside.skymount("doctor", "--json")
-    (found,) = (each for each in json.loads(done.stdout) if each["subject"] == machine.subject)
-    assert found["level"] == "failure"
+    findings = [each for each in json.loads(done.stdout) if each["level"] == "failure"]
+    (found,) = (each for each in findings if each["subject"] in (DEVICE, HELPER, RIGHT))
+    assert found["subject"] == machine.subject
     assert machine.text in found["text"]
     assert machine.advice in found["advice"]
     assert done.returncode == 1
@@ -255,6 +257,16 @@ def test_the_right_to_mount_is_tried(sandbox: Sandbox, mount_namespace: Namespac
     assert watcher.stdout.readline() == b"0\n"
 
 
+def test_it_is_tried_where_nothing_can_be_written(
+    sandbox: Sandbox, mount_namespace: Namespace
+) -> None:
+    """As in a container with `--read-only`."""
+    lock = "for each in / /tmp /var/tmp; do ! mountpoint -q $each ||"
+    lock += ' mount -o remount,bind,ro $each || exit; done; exec "$@"'
+    inside = sandbox.within([*mount_namespace.prefix, "sh", "-c", lock, "sh"])
+    assert "ok       right to mount: tried" in inside.skymount("doctor").stdout
+
+
 def test_a_daemon_in_the_foreground_says_the_same(sandbox: Sandbox) -> None:
     path = sandbox.directory()
     inside = sandbox.within(["setpriv", "--bounding-set=-sys_admin"])
@@ -267,9 +279,11 @@ def test_a_daemon_in_the_foreground_says_the_same(sandbox: Sandbox) -> None:
 def test_a_user_has_the_right_through_fusermount3(
     sandbox: Sandbox, mount_namespace: Namespace, capability: bytes
 ) -> None:
-    """Whether that is setuid, or has a capability of its own."""
+    """Whether that is setuid, or has a capability of its own, and whatever else is mounted."""
     prefix = mount_namespace.as_nobody(sandbox.root)
     path = sandbox.directory_of(NOBODY)
+    odd = os.fsdecode(b"no UTF-8: \xff")
+    mount_namespace.do("mount", "-t", "tmpfs", "none", sandbox.directory(odd))
     if capability:
         bind(HELPER, _helper())(mount_namespace, sandbox.directory("scratch"))
         mount_namespace.python(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from skymount.errors import MalformedError
+from skymount.errors import ConfigError, MalformedError
 from skymount.storage.pipes import open_at_once
 from skymount.upload_selection.secret_files import (
     HEAD_LIMIT,
@@ -18,6 +18,7 @@ from skymount.upload_selection.secret_files import (
     reason_of_name,
 )
 from skymount.upload_selection.selection import shown
+from skymount.user_directories import KINDS, user_directory
 
 _LINKS_LIMIT = 40  # as in Linux
 
@@ -32,17 +33,10 @@ class OwnState:
     @classmethod
     def find(cls) -> Self:
         """Find those that are there."""
-        import platformdirs
-
         paths, identities = [], []
-        for place in (
-            platformdirs.user_config_dir,
-            platformdirs.user_data_dir,
-            platformdirs.user_state_dir,
-            platformdirs.user_cache_dir,
-        ):
-            with suppress(OSError, RuntimeError):  # RuntimeError: without a home there is none
-                path = os.path.realpath(place("skymount"))
+        for kind in KINDS:
+            with suppress(OSError, ConfigError):  # ConfigError: without a home there is none
+                path = os.path.realpath(user_directory(kind, ConfigError))
                 status = os.stat(path)
                 paths.append(path)
                 identities.append((status.st_dev, status.st_ino))

@@ -242,7 +242,7 @@ class Body(Protocol):
 async def send(
     http: HttpClient, body: UploadBody, options: PortalOptions | None = None
 ) -> responses.UploadResult:
-    """Send content. MalformedError or OSError when a file changes or cannot be read."""
+    """Send content. OSError when a file changes or cannot be read."""
     call = options or http.options
     sent = body.reporting(call.on_upload_progress) if call.on_upload_progress else body
     return await post(http, sent, call)
