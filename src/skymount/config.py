@@ -10,9 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
-from skymount.config_file import ConfigFile, Faults, default_path, shown
+from skymount.config_file import ConfigFile, Faults, default_path, path_to_read, shown
 from skymount.config_portals import (
     CREDENTIALS,
     OPTION_KEYS,
@@ -32,6 +30,7 @@ from skymount.portal.options import (
     portal_identity,
 )
 from skymount.portal.write_policy import WritePolicy
+from skymount.user_directories import user_directory
 from skymount.wire.dialect import Dialect
 from skymount.wording import did_you_mean
 
@@ -165,7 +164,7 @@ def _joined(tables: Iterable[PortalTable], later: Iterable[PortalTable]) -> tupl
 def default_log_file(mountpoint: str) -> str:
     """Return the log file of a mount's daemon in the background; each mount has its own."""
     name = mountpoint.strip("/").replace("-", "--").replace("/", "-")[-_LOG_NAME_LIMIT:] or "root"
-    return str(platformdirs.user_log_path("skymount") / f"{name}.log")
+    return str(user_directory("state", ConfigError) / "log" / f"{name}.log")
 
 
 def _mounts(file: ConfigFile, name: str) -> Mapping[str, dict[str, Any]]:
@@ -201,8 +200,8 @@ class LoadedConfig:
     """A configuration, and where each of its values was set."""
 
     config: Config
-    path: Path
-    """The file that was looked for."""
+    path: Path | None
+    """The file that was looked for; None if the user has no home directory where it could be."""
     unused: Collection[str]
     """Keys that have their defaults, as their values belong to portals which are not used."""
     _places: Mapping[str, Place]
@@ -222,8 +221,8 @@ def load_with_origins(
     warn: Callable[[str], None] = lambda text: None,
 ) -> LoadedConfig:
     """Read the configuration as `load` does, and say where each value comes from."""
-    path = Path(file) if file else default_path()
-    read = ConfigFile.read(path, required=bool(file))
+    path = default_path() if name and not file else path_to_read(file)
+    read = ConfigFile.read(path, required=bool(file)) if path else ConfigFile(Path("none"))
     environment = _environment(environ)
     given = {key: value for key, value in flags.items() if value is not None}
 

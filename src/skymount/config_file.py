@@ -4,16 +4,15 @@ import os
 import stat
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 from typing import Any, Self
 
-import platformdirs
-
 from skymount.errors import ConfigError
 from skymount.storage.pipes import open_at_once, read_within
+from skymount.user_directories import user_directory
 from skymount.wording import readable_size
 
 PIPE_TIMEOUT = 10.0
@@ -26,8 +25,17 @@ _SHOWN_LIMIT = 200  # characters of a bad value in a message
 
 
 def default_path() -> Path:
-    """Return the path of the configuration file unless another is named."""
-    return platformdirs.user_config_path("skymount") / "config.toml"
+    """Return the path of the configuration file unless another is named; ConfigError."""
+    return user_directory("config", ConfigError) / "config.toml"
+
+
+def path_to_read(file: str) -> Path | None:
+    """Return the path that is named, or the default one; None without a home directory."""
+    if file:
+        return Path(file)
+    with suppress(ConfigError):
+        return default_path()
+    return None
 
 
 def shown(value: object) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from skymount.cli import completion
+from skymount.errors import ConfigError
 
 if TYPE_CHECKING:
     from skymount.config import Config
@@ -31,16 +32,19 @@ def load_settings(
     return config.load(given, environ=os.environ, file=config_file or "", name=name, warn=warn)
 
 
-def _default_data() -> Path:
+def data_directory(given: Path | None) -> Path:
+    """Return the directory of --data, by default the user's; UsageError without a home."""
     from skymount.default_portal import default_data
 
-    return default_data()
+    try:
+        return given or default_data()
+    except ConfigError as error:
+        raise click.UsageError(f"{error}, or name a directory with --data") from None
 
 
 data_option = click.option(
     "--data",
     type=click.Path(path_type=Path, file_okay=False),
-    default=_default_data,
     show_default="the user's data directory",
     help="Directory that holds all that a portal keeps; created when absent.",
 )

@@ -125,7 +125,7 @@ def show(file: str | None, name: str, as_json: bool) -> None:
     values = {key: (value, _origin(found, key)) for key, value in _values(found).items()}
     tables = [*_tables(found)]
     result = {
-        "path": str(found.path),
+        "path": str(found.path) if found.path else None,
         "values": {key: {"value": v, "origin": origin} for key, (v, origin) in values.items()},
         "portals": [
             {key: {"value": v, "origin": origin} for key, (v, origin) in table.items()}
@@ -150,7 +150,9 @@ def check(file: str | None, name: str) -> None:
     """
     found = _load(file, name)
     _check_certificates(found.config)
-    if not found.path.exists():
+    if found.path is None:
+        click.echo("no home directory, so no file; all values are defaults")
+    elif not found.path.exists():
         click.echo(f"{found.path}: there is none, and none is needed; all values are defaults")
     else:
         click.echo(f"{found.path}: no mistakes")

@@ -83,6 +83,7 @@ def mount(mountpoint: str | None, name: str | None, foreground: bool, **flags: A
     from skymount.daemon.readiness import Report
     from skymount.fs import mountpoint as place
     from skymount.fs import obstacles
+    from skymount.portal.ledger import ledger
 
     if flags["config_file"]:
         flags["config_file"] = os.path.abspath(flags["config_file"])  # it may be read again
@@ -91,6 +92,7 @@ def mount(mountpoint: str | None, name: str | None, foreground: bool, **flags: A
         raise ConfigError(
             "no mount point: name a directory, or set mountpoint in the configuration"
         )
+    ledger.default_path()  # StorageError without a home, which every mount needs
     path = place.resolve(settings.mountpoint)
     settings = replace(settings, mountpoint=path)
 
