@@ -100,7 +100,8 @@ def upload(
     What is uploaded cannot be recalled, so some things in a directory are left out, with a line on
     stderr for each: what belongs to version control, .env, .ssh, private keys and other secrets,
     editors' swap files, and skymount's own state (--all takes them along), and what links lead to
-    outside of the directory (--follow-outside). A file .skymountignore in the directory, or below,
+    outside of the directory (--follow-outside). A PATH that is itself secret is refused without
+    --all. A file .skymountignore in the directory, or below,
     names what else to leave out, in the syntax of .gitignore; so does --exclude. If something
     cannot be uploaded, such as a FIFO, nothing is: all of it is named (--skip-special).
 

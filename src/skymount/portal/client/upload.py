@@ -118,9 +118,9 @@ class UploadBody:
         """
         if not path.is_dir():
             if not rules.take_all:
-                from skymount.upload_selection.own_state import refuse_own_state
+                from skymount.upload_selection.own_state import refuse_secret
 
-                refuse_own_state(path)
+                refuse_secret(path)
             source = UploadSource.of_path(path, name)
             return cls([source], field=field or FILE_FIELD, query=query)
         from skymount.upload_selection.folder_walk import select  # costs a file nothing
