@@ -23,6 +23,9 @@ stderr. `--json` has the result as `verified`: `yes`, `partly` (only names and s
 With `--verify require` such content is refused; with `--verify off` nothing is verified, and
 there are no warnings.
 
+A command that reads from a closed standard input, or writes content to a closed standard output,
+fails. Results and messages for closed streams are dropped.
+
 Exit codes: 0 done, 1 failed, 2 wrong use or configuration, 3 not found, 4 nothing can be mounted
 here, 130 interrupted, 128 + N ended by signal N, 141 (without a message) when the reader of the
 output has gone, as `head` does.

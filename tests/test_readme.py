@@ -53,7 +53,7 @@ def make_checkout(path: Path) -> None:
     command.chmod(0o755)
     (path / ".venv").symlink_to(".venvs/env-0")
     files = "sed '/^# --- pytest/,$d' pyproject.toml; cat requirements/*.txt scripts/setup"
-    total = run(["sh", "-c", f"{{ {files}; }} | sha256sum"], cwd=path).stdout.split()[0]
+    total = run(["sh", "-c", f"{{ {files}; }} | sha256sum"], cwd=path).stdout.strip()
     extension = run(["sh", "-c", "cat setup.py src/skymount/*/*.[ch] | sha256sum"], cwd=path).stdout
     (venv / "extension-made-from").write_text(extension)
     version = " ".join(map(str, sys.version_info[:3]))

@@ -10,9 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
-from skymount.config_file import ConfigFile, Faults, default_path, shown
+from skymount.config_file import ConfigFile, Faults, default_path, path_to_read, shown
 from skymount.config_portals import (
     CREDENTIALS,
     OPTION_KEYS,
@@ -21,7 +19,7 @@ from skymount.config_portals import (
     is_tables,
     parse_tables,
 )
-from skymount.config_values import PARSERS
+from skymount.config_values import PARSERS, PATHS
 from skymount.content.model.skyfile import VerifyPolicy
 from skymount.errors import ConfigError, MalformedError, WrongTypeError
 from skymount.portal.options import (
@@ -32,6 +30,7 @@ from skymount.portal.options import (
     portal_identity,
 )
 from skymount.portal.write_policy import WritePolicy
+from skymount.user_directories import user_directory
 from skymount.wire.dialect import Dialect
 from skymount.wording import did_you_mean
 
@@ -165,7 +164,7 @@ def _joined(tables: Iterable[PortalTable], later: Iterable[PortalTable]) -> tupl
 def default_log_file(mountpoint: str) -> str:
     """Return the log file of a mount's daemon in the background; each mount has its own."""
     name = mountpoint.strip("/").replace("-", "--").replace("/", "-")[-_LOG_NAME_LIMIT:] or "root"
-    return str(platformdirs.user_log_path("skymount") / f"{name}.log")
+    return str(user_directory("state", ConfigError) / "log" / f"{name}.log")
 
 
 def _mounts(file: ConfigFile, name: str) -> Mapping[str, dict[str, Any]]:
@@ -201,8 +200,8 @@ class LoadedConfig:
     """A configuration, and where each of its values was set."""
 
     config: Config
-    path: Path
-    """The file that was looked for."""
+    path: Path | None
+    """The file that was looked for; None if the user has no home directory where it could be."""
     unused: Collection[str]
     """Keys that have their defaults, as their values belong to portals which are not used."""
     _places: Mapping[str, Place]
@@ -222,8 +221,8 @@ def load_with_origins(
     warn: Callable[[str], None] = lambda text: None,
 ) -> LoadedConfig:
     """Read the configuration as `load` does, and say where each value comes from."""
-    path = Path(file) if file else default_path()
-    read = ConfigFile.read(path, required=bool(file))
+    path = default_path() if name and not file else path_to_read(file)
+    read = ConfigFile.read(path, required=bool(file)) if path else ConfigFile(Path("none"))
     environment = _environment(environ)
     given = {key: value for key, value in flags.items() if value is not None}
 
@@ -253,6 +252,9 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
             advice = did_you_mean(rest, known, f"{ENVIRONMENT_PREFIX}{{}}")
             if advice:  # others may use the prefix too
                 raise ConfigError(f"{shown(name)}: there is no such variable{advice}")
+    for name in (f"{ENVIRONMENT_PREFIX}{key.upper()}" for key in PATHS):
+        if environ.get(name) == "":
+            raise ConfigError(f"{name}: it is an empty path; remove the variable, or name a file")
     return {key: value for name, key in variables.items() if (value := environ.get(name))}
 
 

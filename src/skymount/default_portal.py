@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from skymount.errors import MalformedError
+from skymount.errors import ConfigError, MalformedError
 from skymount.portal.options import DEFAULT_SVC_PORTAL_URL, is_local, parse_portal_url
 from skymount.storage import atomic_file
+from skymount.user_directories import user_directory
 
 ADDRESS_FILE = "address"
 
@@ -23,10 +24,8 @@ _ADDRESS_LIMIT = 200  # bytes
 
 
 def default_data() -> Path:
-    """Return the data directory of this user's portal."""
-    import platformdirs
-
-    return platformdirs.user_data_path("skymount") / "portal"
+    """Return the data directory of this user's portal; ConfigError without a home."""
+    return user_directory("data", ConfigError) / "portal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,9 @@ def find() -> DefaultPortal:
     owner = foreign_owner(DEFAULT_SVC_PORTAL_URL)
     if owner is None:
         return DefaultPortal(DEFAULT_SVC_PORTAL_URL)
-    return DefaultPortal(read_address(default_data()), owner)
+    with suppress(ConfigError):  # without a home there is no portal of one's own
+        return DefaultPortal(read_address(default_data()), owner)
+    return DefaultPortal("", owner)
 
 
 def foreign_owner(url: str) -> int | None:

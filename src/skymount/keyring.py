@@ -19,6 +19,7 @@ import msgspec
 from skymount import file_permissions
 from skymount.errors import KeyringError, MalformedError
 from skymount.storage import atomic_file
+from skymount.user_directories import user_directory
 
 if TYPE_CHECKING:  # PyNaCl is loaded when there is a key to read
     from skymount.wire.key_pair import SigningKeyPair
@@ -59,10 +60,8 @@ class _File(msgspec.Struct):
 
 
 def default_path() -> Path:
-    """Return where a user's keys are kept; $XDG_DATA_HOME is honoured."""
-    import platformdirs
-
-    return platformdirs.user_data_path("skymount") / "keys"
+    """Return where a user's keys are kept; KeyringError without a home."""
+    return user_directory("data", KeyringError) / "keys"
 
 
 def check_name(name: str) -> str:

@@ -52,10 +52,11 @@ def test_a_full_disk_is_no_traceback(sandbox: Sandbox) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_closed_stdout_is_no_traceback(sandbox: Sandbox) -> None:
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_traceback(sandbox: Sandbox, closed: str) -> None:
     command = (sys.executable, "-m", "skymount", "skylink", "parse", LINK)
-    done = sandbox.run("sh", "-c", '"$@" >&-', "-", *command)
-    assert done.stderr == ""
+    done = sandbox.run("sh", "-c", f'"$@" {closed}', "-", *command)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_result_is_json_or_lines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,7 +60,7 @@ def test_all_that_cannot_be_uploaded_is_named_before_anything_is_sent(box: Sandb
     )
 
 
-def test_our_own_state_is_refused(box: Sandbox) -> None:
+def test_our_own_state_and_secrets_that_are_named_are_refused(box: Sandbox) -> None:
     box.succeed("key", "generate", "home")
     keys = Path(box.env["XDG_DATA_HOME"]) / "skymount/keys"
     (box.root / "link").symlink_to(keys / "home")
@@ -70,6 +70,7 @@ def test_our_own_state_is_refused(box: Sandbox) -> None:
         (keys / "home", "skymount's own state"),
         (box.root / "link", "skymount's own state"),
         (box.root / "copy", "a private key of skymount"),
+        (make(box.root / ".aws", "credentials"), "secrets, by its name"),
     ):
         said = box.fail("upload", path, code=2)
         assert said == f"{path}: {reason}; it is uploaded with --all only\n".rstrip()

@@ -13,7 +13,7 @@ import pytest
 
 from skymount.errors import MalformedError
 from skymount.upload_selection.folder_walk import select
-from skymount.upload_selection.own_state import refuse_own_state
+from skymount.upload_selection.own_state import refuse_secret
 from skymount.upload_selection.selection import (
     EVERYTHING,
     Selection,
@@ -126,10 +126,10 @@ def test_what_lies_outside(root: Path) -> None:
     ("target", "reason"),
     [
         (".env", "it leads to .env: secrets, by its name"),
-        (".ssh/config", "it leads to .ssh/config: secrets, by its name"),
+        (".ssh/config", "it leads through .ssh: secrets, by its name"),
         (".git", "it leads to .git: version control"),
         (".skymountignore", "it leads to .skymountignore, which is left out"),
-        ("drafts/one", "it leads to drafts/one, which is left out"),
+        ("drafts/one", "it leads through drafts, which is left out"),
         ("drafts", "it leads to drafts, which is left out"),
         ("sub/draft.txt", "it leads to sub/draft.txt, which is left out"),
         ("sub", None),
@@ -144,6 +144,25 @@ def test_a_link_to_what_is_left_out(root: Path, target: str, reason: str | None)
     shown = None if reason is None else reason.format(root=root)
     assert reasons(root, found).get("link") == shown
     assert [file.name for file in found.files] == [*([] if shown else ["link/x"]), "sub/x"]
+
+
+def test_each_link_of_a_chain_is_judged(root: Path) -> None:
+    """Also outside, and by the patterns of the path where the link really is."""
+    make(root.parent, "dot/netrc", "dot/aws/credentials", "mine")
+    make(root.parent, **{".netrc": "-> dot/netrc", ".aws": "-> dot/aws", "plain": "-> mine"})
+    make(root, "prod", "b/x", **{".env": "-> prod", "settings": "-> .env", "now": "-> draft"})
+    make(root, **{"draft": "-> prod", "b/y": "-> x", "c": "-> b", ".skymountignore": "draft\n/b/y"})
+    make(root, creds="-> ../.netrc", cloud="-> ../.aws/credentials", plain="-> ../plain")
+    found = select(root, SelectionRules(follow_outside=True))
+    assert [file.name for file in found.files] == ["b/x", "c/x", "plain", "prod"]
+    assert reasons(root, found) == {
+        ".env": "secrets, by its name",
+        "settings": "it leads through .env: secrets, by its name",
+        "now": "it leads through draft, which is left out",
+        "c/y": "it leads through b/y, which is left out",
+        "creds": f"it leads through {root.parent}/.netrc: secrets, by its name",
+        "cloud": f"it leads through {root.parent}/.aws: secrets, by its name",
+    }
 
 
 def test_an_ignored_link(root: Path) -> None:
@@ -398,18 +417,41 @@ def test_our_own_state_that_is_named_is_refused(home: Path, kind: str) -> None:
         assert taken(folder, SelectionRules(take_all=True))
     for file in (own / "sub/file", home / "file"):
         with pytest.raises(MalformedError, match="skymount's own state"):
-            refuse_own_state(file)
-    refuse_own_state(home / "a")
+            refuse_secret(file)
+    refuse_secret(home / "a")
 
 
-def test_a_file_of_ours_that_is_named_is_refused(home: Path) -> None:
-    """By its form, wherever it is. Another key that is named is meant."""
-    make(home, copy='{"version":1,"private_key":"%s"}' % ("ab" * 64), link="-> copy", id_rsa=KEY)
-    for name in ("copy", "link"):
-        with pytest.raises(MalformedError, match=f"{name}: a private key of skymount"):
-            refuse_own_state(home / name)
-    refuse_own_state(home / "id_rsa")
-    refuse_own_state(home / "absent")  # the upload says what is wrong
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("copy", "copy: a private key of skymount"),
+        ("to-copy", "to-copy: a private key of skymount"),
+        ("deploy", "deploy: a private key"),
+        ("npmrc-link", "npmrc-link: a token or a password"),
+        (".ENV", ".ENV: secrets, by its name"),
+        ("to-env", "to-env: it leads through {home}/.netrc: secrets, by its name"),
+        (".aws", ".aws: secrets, by its name"),
+        (".aws/credentials", "credentials: it leads through {home}/.aws: secrets, by its name"),
+        (".ssh", ".ssh: secrets, by its name"),
+        (".ssh/id.pub", "id.pub: it leads through {home}/.ssh: secrets, by its name"),
+        (".config/gh", "gh: secrets, by its name"),
+        ("site", ""),
+        ("a", ""),
+        ("absent", ""),  # the upload says what is wrong
+    ],
+)
+def test_a_secret_that_is_named_itself_is_refused(home: Path, name: str, reason: str) -> None:
+    """A file or a folder, by each name on the way to it and by its form."""
+    make(home, ".ENV", ".ssh/id.pub", ".config/gh/hosts.yml", "dot/aws/credentials", deploy=KEY)
+    make(home, copy='{"version":1,"private_key":"%s"}' % ("ab" * 64), **{"to-copy": "-> copy"})
+    make(home, **{"to-env": "-> .netrc", ".netrc": "-> dot/netrc", "dot/netrc": "x"})
+    make(home, **{"npmrc-link": "-> .npmrc", ".npmrc": "_authToken=x", ".aws": "-> dot/aws"})
+    if not reason:
+        refuse_secret(home / name)
+        return
+    with pytest.raises(MalformedError) as caught:
+        refuse_secret(home / name)
+    assert f"/{reason.format(home=home)}; it is uploaded with --all only" in str(caught.value)
 
 
 def test_the_rules_of_everything_take_everything(home: Path) -> None:

@@ -159,3 +159,8 @@ def test_many_stars_take_no_time(tmp_path: Path) -> None:
     lines = [b"*a" * 60 + b"b", b"**/a/" * 60 + b"b", b"**/*a*/" * 60 + b"b"]
     patterns = IgnorePatterns.of_lines(lines)
     assert patterns.verdict("/".join(["a" * 200] * 200), False) is None
+
+
+@pytest.mark.parametrize("line", ["a" + " " * (1 << 19) + "b", "[^a]" * 10_000])
+def test_a_long_line_takes_no_time(line: str) -> None:
+    assert IgnorePatterns.of_lines([line.encode()]).verdict("a", False) is None

@@ -112,6 +112,8 @@ def test_keys_as_programs_write_them(made: Path) -> None:
         "untrusted comment: minisign encrypted secret key\nRWRT\n",
         "[Interface]\nPrivateKey = " + "a" * 43 + "=\n",
         "-----BEGIN RSA PRIVATE KEY-----\n" + BODY * 2000,
+        "Created: 20261126T023916\nKey: (private-key (rsa (n #00DE3F#)\n",
+        "(21:protected-private-key(3:ecc(5:curve7:Ed25519)",
         '{"x": ["skykey:' + "A" * 76 + '?name=x"]}',
     ],
 )
@@ -133,6 +135,7 @@ def test_keys_as_text(text: str) -> None:
         "portals = ['a', 'b']\n",
         "a" * 127 + "\n",
         "skykey:name\n",
+        "(private-key (see below))\n",
         "",
     ],
 )

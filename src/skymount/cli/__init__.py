@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from skymount import __version__, process_hardening
+from skymount.cli import standard_streams
 from skymount.errors import (
     ConfigError,
     FrozenEntryError,
@@ -216,15 +217,25 @@ def _warn_of_foreign_home() -> None:
 
 def main() -> None:
     """Run the command line; exit codes are listed in docs/cli.md."""
-    _open_standard_streams()
+    standard_streams.open_closed()
     process_hardening.disable_core_dumps()
     for number in ENDING_SIGNALS:
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
             signal.signal(number, _exit_on_signal)
     try:
+        if os.environ.get(COMPLETION_VARIABLE, "").endswith("_complete"):
+            _complete()
         _run()
     finally:
-        _flush_or_discard_output()
+        standard_streams.flush_or_discard()
+
+
+def _complete() -> NoReturn:
+    """Print completions, and nothing else: all else would go into the line that is typed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    with suppress(Exception):
+        cli.main([], "skymount", complete_var=COMPLETION_VARIABLE, standalone_mode=False)
+    sys.exit()
 
 
 def _exit_on_signal(number: int, _: object) -> None:
@@ -287,25 +298,6 @@ def _refuse(error: click.UsageError) -> NoReturn:
             text = f"{error.message} Did you mean '{ours}'?"  # not only what is spelt alike
     stop = "" if text.endswith(("?", ".")) else "."
     _fail(f"{text}{stop} See `{command} --help`.", error.exit_code)
-
-
-def _open_standard_streams() -> None:
-    """Open standard streams that are closed, or the next file would get their number."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
-
-
-def _flush_or_discard_output() -> None:
-    """Flush the output, or Python would complain at its end and exit with 120."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            if stream is not None:
-                stream.flush()
-        except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _exit_code(error: SkymountError) -> int:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 
 import click
 
+from skymount.cli.standard_streams import standard_output
 from skymount.wording import readable_size
 
 Progress = Callable[[int, int | None], None]  # (bytes done, bytes in all or None if not known)
@@ -19,7 +20,6 @@ _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
-STDOUT = 1  # the descriptor
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
@@ -66,12 +66,15 @@ async def open_stream(destination: str) -> AsyncIterator[int]:
     import trio
 
     if destination == "-":
-        yield STDOUT
+        yield standard_output().fileno()
         return
     flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY
     found = await trio.to_thread.run_sync(os.open, destination, flags, abandon_on_cancel=True)
     try:
         yield found
+    except OSError as error:
+        error.filename = error.filename or destination
+        raise
     finally:
         os.close(found)
 

@@ -14,6 +14,7 @@ import skymount
 from skymount.default_portal import listener_uid
 from skymount.errors import ConfigError, SkymountError
 from skymount.storage import atomic_file
+from skymount.user_directories import user_directory
 
 _MARK = "# Written by `skymount service install`, which writes it again unless it is changed: {}\n"
 """The first line of a file of ours, with a digest of the rest."""
@@ -60,9 +61,7 @@ class UserUnits:
 
     @classmethod
     def of_user(cls) -> "UserUnits":
-        import platformdirs
-
-        return cls(platformdirs.user_config_path("systemd") / "user")
+        return cls(user_directory("config", ConfigError, "systemd") / "user")
 
     def link(self, service: Service) -> Path:
         """Return the link that enables a service."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from skymount import config, default_portal
 from skymount.config import Config
-from skymount.config_file import default_path
+from skymount.config_file import path_to_read
 from skymount.errors import AccessDeniedError, ConfigError, MalformedError, WrongTypeError
 
 _OTHER_VARIABLES = frozenset(
@@ -47,7 +47,7 @@ class FileOptions:
         """WrongTypeError and MalformedError for values that cannot be used."""
         if isinstance(portals, str):
             portals = (portals,)
-        named = None if portals is None else tuple(portals) or None
+        named = None if portals is None else tuple(filter(None, portals)) or None
         for value, name in ((verify, "verify"), (api_key, "api_key")):
             if value is not None and not isinstance(value, str):
                 raise WrongTypeError(f"{name} must be a text (str), not {type(value).__name__}")
@@ -60,7 +60,7 @@ class FileOptions:
         """Read configuration and environment, with these options before all else; MalformedError
         if they cannot be used.
         """
-        file = default_path()
+        file = path_to_read("")
         try:
             return _settings(self, tuple(os.environ.items()), file, _signature(file))
         except ConfigError as error:
@@ -71,7 +71,7 @@ class FileOptions:
 def _settings(
     options: FileOptions,
     environment: tuple[tuple[str, str], ...],
-    file: Path,
+    file: Path | None,
     signature: tuple[int, ...],
 ) -> Settings:
     """Read the configuration once, as long as nothing of it changes."""
@@ -89,8 +89,10 @@ def _settings(
     return Settings(config.load(flags, environ=dict(environment)), kept)
 
 
-def _signature(file: Path) -> tuple[int, ...]:
+def _signature(file: Path | None) -> tuple[int, ...]:
     """Return what changes with a file; () if there is none."""
+    if file is None:
+        return ()
     try:
         found = file.stat()
     except OSError:

@@ -161,8 +161,9 @@ async def _open_disk_cache(
     if not config.disk_cache:
         return None
     try:
+        place = block_store.default_path()
         store = await trio.to_thread.run_sync(
-            BlockStore.open, block_store.default_path(), config.disk_cache, cache.buffers
+            BlockStore.open, place, config.disk_cache, cache.buffers
         )
     except CacheError as error:
         log.warning("%s; nothing is kept on disk", error)

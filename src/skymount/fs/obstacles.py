@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import stat
-import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -110,7 +109,7 @@ def permits_allow_other() -> bool:
 
 def may_mount() -> bool:
     """Whether this process has the right to mount by itself, without fusermount3."""
-    return _has_mount_table() and _has_capability(_STATUS.read_text(), "CapEff")
+    return _has_mount_table() and _has_capability(_text(_STATUS), "CapEff")
 
 
 def of_right() -> Obstacle | None:
@@ -124,7 +123,7 @@ def of_right() -> Obstacle | None:
             "the mounts here belong to an outer user namespace",
             "leave this one, or take mounts along: `unshare --user --map-root-user --mount`",
         )
-    status = _STATUS.read_text()
+    status = _text(_STATUS)
     if _has_capability(status, "CapEff"):
         return None
     if not _has_capability(status, "CapBnd"):
@@ -142,8 +141,8 @@ def of_right() -> Obstacle | None:
 def _of_setuid() -> Obstacle | None:
     helper = shutil.which(FUSERMOUNT)
     if helper is None:
-        return of_fusermount()
-    if not any(line.split()[0] == "0" for line in _UID_MAP.read_text().splitlines()):
+        return None  # `of_fusermount` says so
+    if not any(line.split()[0] == "0" for line in _text(_UID_MAP).splitlines()):
         return Obstacle(
             "this user namespace has no root, so fusermount3 has no more rights than you",
             "leave it, or map root: `unshare --map-root-user`",
@@ -169,8 +168,9 @@ def _of_setuid() -> Obstacle | None:
 def _of_mount_max() -> Obstacle | None:
     found = re.findall(r"^mount_max\s*=\s*(-?\d{1,9})", "\n".join(_configuration()), re.MULTILINE)
     limit = int(found[-1]) if found else _DEFAULT_MOUNT_MAX
-    kinds = [line.split()[2].split(".")[0] for line in _MOUNTS.read_text().splitlines()]
-    count = kinds.count("fuse") + kinds.count("fuseblk")
+    lines = _MOUNTS.read_bytes().split(b"\n")[:-1]  # the kernel writes a blank in a name as \040
+    kinds = [line.split(b" ")[2].split(b".")[0] for line in lines]
+    count = kinds.count(b"fuse")  # fusermount3 does not count fuseblk
     if limit < 0 or count < limit:
         return None
     return Obstacle(f"there are {count} FUSE mounts already", f"raise mount_max in {CONF}")
@@ -178,9 +178,13 @@ def _of_mount_max() -> Obstacle | None:
 
 def _configuration() -> Iterable[str]:
     try:
-        return [line.strip() for line in CONF.read_text(errors="replace").splitlines()]
+        return [line.strip() for line in _text(CONF).splitlines()]
     except OSError:
         return []
+
+
+def _text(path: Path) -> str:
+    return path.read_text(errors="replace")  # the name of a process is any bytes
 
 
 def _has_capability(status: str, kind: str) -> bool:
@@ -191,13 +195,11 @@ def _has_capability(status: str, kind: str) -> bool:
 
 def _has_mount_table() -> bool:
     """Whether our mount namespace belongs to our user namespace: else no right counts there."""
-    descriptor = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.close(fcntl.ioctl(descriptor, _NS_GET_USERNS))
+        with open("/proc/self/ns/mnt", "rb", buffering=0) as namespace:
+            os.close(fcntl.ioctl(namespace, _NS_GET_USERNS))
     except OSError as error:
-        return error.errno != errno.EPERM  # an older kernel, or one without user namespaces
-    finally:
-        os.close(descriptor)
+        return error.errno != errno.EPERM  # a kernel without user namespaces
     return True
 
 
@@ -229,6 +231,6 @@ def _mount_unseen() -> bool:
     with open(DEVICE, "r+b", buffering=0) as device:
         owner = f"user_id={os.getuid()},group_id={os.getgid()}"
         options = f"fd={device.fileno()},rootmode=40000,{owner}"
-        place = tempfile.gettempdir()
+        place = os.path.dirname(DEVICE)  # which is there
         mount(b"skymount", place, b"fuse.skymount", _MS_NOSUID | _MS_NODEV, options)
     return True

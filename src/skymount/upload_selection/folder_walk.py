@@ -13,7 +13,7 @@ from pathlib import Path
 
 from skymount.errors import MalformedError
 from skymount.upload_selection.ignore_patterns import IGNORE_FILE, IgnorePatterns
-from skymount.upload_selection.own_state import OwnState, refuse_own_state
+from skymount.upload_selection.own_state import OwnState, refuse_secret, way
 from skymount.upload_selection.secret_files import (
     HEAD_LIMIT,
     OWN_STATE,
@@ -54,7 +54,7 @@ def select(folder: Path, rules: SelectionRules, *, limit: int = NAMES_LIMIT) -> 
     cannot be used, for skymount's own state, and beyond the limits; OSError.
     """
     if not rules.take_all:
-        refuse_own_state(folder)
+        refuse_secret(folder)
     walk = _Walk(str(folder), rules, limit)
     walk.run()
     walk.unusable.sort(key=lambda each: os.fsencode(each.path))
@@ -75,8 +75,8 @@ class _Folder:
     """Where it is opened; below the folder that is uploaded there is no link in it."""
     name: str
     """Its path inside the upload."""
-    real: str | None
-    """Its resolved path below the folder that is uploaded; None outside."""
+    real: str
+    """Its resolved path."""
     identity: Identity
     above: "_Folder | None" = None
     depth: int = 0
@@ -125,7 +125,7 @@ class _Walk:
         if not self.rules.take_all:
             self._own = OwnState.find()
         status = os.stat(self.root)
-        folders = [_Folder(self.root, "", "", _identity(status))]
+        folders = [_Folder(self.root, "", self._real_root, _identity(status))]
         while folders:
             folder = folders.pop()
             try:
@@ -179,13 +179,11 @@ class _Walk:
         if is_link and is_folder:
             self._check_path(path, False)  # git takes such a link for a file
         _check_name(path)
-        place, real = _joined(folder.path, name), None
+        place, real = _joined(folder.path, name), _joined(folder.real, name)
         if is_link:
-            place, real = self._target(place, status)
-        elif folder.real is not None:
-            real = _joined(folder.real, name)
-        if not is_link and real != path:  # it is below a link
-            self._check_target(place, real, is_folder, only_last=True)
+            place, real = self._target(real, status)
+        elif folder.real != _joined(self._real_root, folder.name):  # it is below a link
+            self._check_step(real, real, is_folder)
         if not is_folder:
             self._take_file(place, path, status, None if is_link else opened)
             return None
@@ -198,12 +196,12 @@ class _Walk:
             raise MalformedError(f"{shown(self.root)}: more than {_DEPTH_LIMIT} directories deep")
         return _Folder(place, path, real, identity, folder, folder.depth + 1)
 
-    def _target(self, link: str, status: os.stat_result) -> tuple[str, str | None]:
-        """Return where what a link leads to is opened, and its path below the root."""
-        target = os.path.realpath(link)
-        root = self._real_root.removesuffix("/")
-        is_inside = target == self._real_root or target.startswith(f"{root}/")
-        if not is_inside and not self.rules.follow_outside:
+    def _target(self, link: str, status: os.stat_result) -> tuple[str, str]:
+        """Return where what a link leads to is opened, and its resolved path."""
+        steps = way(link)
+        target = steps[-1]
+        inside = self._inside(target)
+        if inside is None and not self.rules.follow_outside:
             reason = f"it leads to {shown(target)}, which is outside"
             raise _LeftOutError(reason, "follow_outside")
         try:
@@ -216,31 +214,33 @@ class _Walk:
             raise
         if _identity(found) != _identity(status):
             raise _UnusableError(_REPLACED)
-        real = target[len(root) + 1 :] if is_inside else None
-        self._check_target(target, real, stat.S_ISDIR(status.st_mode))
+        for step in steps:
+            self._check_step(step, target, os.path.isdir(step))
         if not self.rules.take_all and self._own.holds(target):
             raise _LeftOutError(f"it leads to {shown(target)}: {OWN_STATE}", "take_all")
-        return (target if real is None else _joined(self.root, real)), real
+        return (target if inside is None else _joined(self.root, inside)), target
 
-    def _check_target(
-        self, target: str, real: str | None, is_folder: bool, only_last: bool = False
-    ) -> None:
-        """Raise _LeftOutError if the path that a link leads to would be left out."""
-        path = target if real is None else real
-        ends = [at for at, character in enumerate(path) if character == "/" and at]
+    def _inside(self, real: str) -> str | None:
+        """Return a resolved path as it is below the root, or None if it is outside."""
+        if real == self._real_root:
+            return ""
+        root = os.path.join(self._real_root, "")
+        return real.removeprefix(root) if real.startswith(root) else None
+
+    def _check_step(self, step: str, target: str, is_folder: bool) -> None:
+        """Raise _LeftOutError if a link leads to what would be left out, or through that."""
+        inside = self._inside(step)
         try:
-            for end in [] if only_last else ends:
-                if real is not None:
-                    self._check_path(path[:end], True)
-                elif not self._real_root.startswith(path[: end + 1]):
-                    self._check_place(path[:end])
-            if real is not None:
-                self._check_path(path, is_folder)
-            else:
-                self._check_place(path)
+            if inside is not None:
+                self._check_path(inside, is_folder)
+            elif not self._real_root.startswith(os.path.join(step, "")):
+                self._check_place(step)
         except _LeftOutError as error:
             reason = f": {error.reason}" if error.reason else ", which is left out"
-            raise _LeftOutError(f"it leads to {shown(path)}{reason}", error.option) from None
+            leads = "leads to" if step == target else "leads through"
+            raise _LeftOutError(
+                f"it {leads} {shown(inside or step)}{reason}", error.option
+            ) from None
 
     def _check_path(self, path: str, is_folder: bool) -> None:
         """Raise _LeftOutError if a path below the root is left out by patterns or for its name."""

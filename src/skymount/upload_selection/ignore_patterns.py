@@ -148,9 +148,9 @@ def _parsed(line: bytes) -> _Pattern | None:
 
 def _without_trailing_spaces(line: bytes) -> bytes:
     """Drop spaces at the end, but for one that a backslash precedes."""
-    found = re.fullmatch(rb"((?:\\.|[^\\])*?)(\\?) *", line, re.DOTALL)
-    assert found is not None
-    return line if found[2] else found[1]
+    kept = line.rstrip(b" ")
+    is_escaped = (len(kept) - len(kept.rstrip(b"\\"))) % 2
+    return line[: len(kept) + 1] if is_escaped else kept
 
 
 def _segments(pattern: bytes, is_for_names: bool) -> tuple[re.Pattern[bytes] | None, ...] | None:
@@ -217,7 +217,10 @@ def _bracket(pattern: bytes, at: int) -> tuple[bytes, int] | None:
             if is_negated:
                 chosen = set(range(256)) - chosen
             chosen.discard(ord("/"))
-            listed = b"".join(b"\\x%02x" % each for each in sorted(chosen))
+            begins = [each for each in sorted(chosen) if each - 1 not in chosen]
+            ends = [each for each in sorted(chosen) if each + 1 not in chosen]
+            runs = zip(begins, ends, strict=True)
+            listed = b"".join(b"\\x%02x-\\x%02x" % run for run in runs)
             return (b"[" + listed + b"]" if listed else b"(?!)"), at + 1
         if byte == ord("[") and pattern[at + 1 : at + 2] == b":":
             end = pattern.find(b"]", at + 2)

@@ -1,21 +1,26 @@
-"""Where skymount keeps what is its user's alone: keys, configuration, ledger, portal, cache."""
+"""What its user keeps alone: skymount's own state, and secrets that are named themselves."""
 
 import os
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from skymount.errors import MalformedError
+from skymount.errors import ConfigError, MalformedError
 from skymount.storage.pipes import open_at_once
 from skymount.upload_selection.secret_files import (
     HEAD_LIMIT,
-    OWN_FORMS,
     OWN_STATE,
+    SECRETS,
     reason_of_form,
+    reason_of_name,
 )
 from skymount.upload_selection.selection import shown
+from skymount.user_directories import KINDS, user_directory
+
+_LINKS_LIMIT = 40  # as in Linux
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +33,10 @@ class OwnState:
     @classmethod
     def find(cls) -> Self:
         """Find those that are there."""
-        import platformdirs
-
         paths, identities = [], []
-        for place in (
-            platformdirs.user_config_dir,
-            platformdirs.user_data_dir,
-            platformdirs.user_state_dir,
-            platformdirs.user_cache_dir,
-        ):
-            with suppress(OSError, RuntimeError):  # RuntimeError: without a home there is none
-                path = os.path.realpath(place("skymount"))
+        for kind in KINDS:
+            with suppress(OSError, ConfigError):  # ConfigError: without a home there is none
+                path = os.path.realpath(user_directory(kind, ConfigError))
                 status = os.stat(path)
                 paths.append(path)
                 identities.append((status.st_dev, status.st_ino))
@@ -60,19 +58,51 @@ class OwnState:
         return False
 
 
-def refuse_own_state(path: Path) -> None:
-    """MalformedError if what is named itself is of skymount's own state, by its place; a file also
-    if it is so by its form.
+def way(path: str) -> list[str]:
+    """Return each directory and link that a path leads through, and last where it leads to. These
+    are absolute, without a link in what is before the last name.
     """
-    reason = OWN_STATE if OwnState.find().holds(os.path.realpath(path)) else _own_form(path)
+    at, links = "/", 0
+    found = [at]
+    left = [*path.split("/")[::-1], *([] if path.startswith("/") else os.getcwd().split("/")[::-1])]
+    while left:
+        name = left.pop()
+        if name == "..":
+            at = os.path.dirname(at)
+        elif name not in ("", "."):
+            step = os.path.join(at, name)
+            found.append(step)
+            try:
+                target = os.readlink(step) if links < _LINKS_LIMIT else ""
+            except OSError:  # it is no link, or not there
+                target = ""
+            if target:
+                links += 1
+                at = "/" if target.startswith("/") else at
+                left += target.split("/")[::-1]
+            else:
+                at = step
+    return found if found[-1] == at else [*found, at]
+
+
+def refuse_secret(path: Path) -> None:
+    """MalformedError if what is named itself is secret or of skymount's own state: by where it is,
+    by a name on the way there, or a file by its form.
+    """
+    steps = way(str(path))
+    names = {os.path.basename(path), os.path.basename(steps[-1])}
+    reason = OWN_STATE if OwnState.find().holds(steps[-1]) else _form(path, names)
+    for step in steps:
+        if not reason and (found := reason_of_name(step)) in (SECRETS, OWN_STATE):
+            is_named = step in (os.path.abspath(path), steps[-1])
+            reason = found if is_named else f"it leads through {shown(step)}: {found}"
     if reason:
         raise MalformedError(f"{shown(str(path))}: {reason}; it is uploaded with --all only")
 
 
-def _own_form(path: Path) -> str:
+def _form(path: Path, names: Iterable[str]) -> str:
     with suppress(OSError), open(path, "rb", buffering=0, opener=open_at_once) as file:
         found = os.fstat(file.fileno())
         if stat.S_ISREG(found.st_mode):
-            reason = reason_of_form(file.read(HEAD_LIMIT), found.st_size)
-            return reason if reason in OWN_FORMS else ""
+            return reason_of_form(file.read(HEAD_LIMIT), found.st_size, names)
     return ""  # the upload says what is wrong with it

@@ -7,6 +7,7 @@ from fnmatch import translate
 from typing import Any
 
 OWN_STATE = "skymount's own state"
+SECRETS = "secrets, by its name"
 
 HEAD_LIMIT = 16 << 10
 """Bytes at the beginning of a file in which a form is looked for."""
@@ -43,14 +44,17 @@ _SKYKEY = "a skykey"
 _CONFIGURATION = "a configuration of skymount"
 _LEDGER = "a ledger of skymount"
 _ARCHIVE = "an archive of a portal, which may hold skykeys"
-OWN_FORMS = frozenset({_OWN_KEY, _HEX, _SKYKEY, _CONFIGURATION, _LEDGER, _ARCHIVE})
 
 _KEY_HEADER = rb"----[- ]BEGIN (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?[- ]----"
 _KEY_BODY = (  # on the next line; or in a text of a program or of JSON
     rb"(?:[\s,;+()>|*#]|b?[\"']|\\[nrt])*+(?:[A-Za-z0-9+/=]{16}|Proc-Type:|Version:|Comment:)"
 )
+_AGENT_KEY = (  # as GnuPG's agent keeps it
+    rb"\((?:\d\d:)?(?:protected-)?private-key ?\((?:3:)?(?:rsa|ecc|dsa|elg)[ (]"
+)
 _ANYWHERE = (  # bytes that are quickly looked for, and what stands there then
     (b"----BEGIN", re.compile(_KEY_HEADER + _KEY_BODY), _PRIVATE_KEY),
+    (b"private-key", re.compile(_AGENT_KEY), _PRIVATE_KEY),
     (b"AGE-SECRET-KEY-", re.compile(rb"AGE-SECRET-KEY-(?:PQ-)?1[0-9A-Z]{16}"), _PRIVATE_KEY),
 )
 _IN_SMALL_FILES = (  # and in JSON
@@ -87,10 +91,10 @@ def reason_of_name(path: str) -> str:
     if _litter.match(name):
         return "a file of an editor or of the desktop"
     if _names.match(name.casefold()):
-        return "secrets, by its name"
+        return SECRETS
     end = path[-_LONGEST:].casefold()
     if end.endswith(_SECRET_PATHS):
-        return "secrets, by its name"
+        return SECRETS
     return OWN_STATE if end.endswith(_OWN_PATHS) else ""
 
 

@@ -74,6 +74,16 @@ def test_init_leaves_a_file_alone(sandbox: Sandbox) -> None:
     assert tomllib.loads(file.read_text()) == {"portals": [PORTAL]}
 
 
+def test_init_replaces_files_alone(sandbox: Sandbox) -> None:
+    """Nor is --force proposed, which does not replace it either."""
+    os.mkfifo(sandbox.root / "pipe")
+    for place in (sandbox.root / "pipe", sandbox.directory("d")):
+        for more in ([], ["--force"]):
+            said = sandbox.fail("config", "init", "--portal", PORTAL, "--config", place, *more)
+            assert said == f"{place}: it is not a regular file, and is not replaced"
+    assert stat.S_ISFIFO((sandbox.root / "pipe").stat().st_mode)
+
+
 def test_init_refuses_what_is_no_portal(sandbox: Sandbox) -> None:
     said = sandbox.fail("config", "init", "--portal", "portal.example", code=2)
     assert "it begins with http:// or https://: write https://portal.example" in said

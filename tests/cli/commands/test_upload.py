@@ -281,3 +281,9 @@ def test_no_progress_without_a_terminal(sandbox: Sandbox, portal: str) -> None:
     big = sandbox.root / "big.bin"
     big.write_bytes(bytes(6 << 20))
     assert sandbox.succeed("upload", "--portal", portal, big)
+
+
+def test_a_file_that_is_not_as_long_as_it_says_is_no_wrong_use(box: Sandbox) -> None:
+    """As one that changes while it is read."""
+    said = box.fail("upload", "/proc/version", code=1)
+    assert said == "/proc/version: holds more than its size of 0 bytes"

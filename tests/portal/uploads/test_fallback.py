@@ -8,7 +8,6 @@ import trio
 
 from skymount.concurrency import run_all
 from skymount.errors import (
-    MalformedError,
     PortalError,
     ReadOnlyPortalError,
     RequestRefusedError,
@@ -92,7 +91,7 @@ async def test_a_file_that_changed_its_size_is_an_error(tmp_path: Path):
     prepared = UploadBody.of_path(file)
     file.write_bytes(b"longer than before")
     async with several(2) as found:
-        with pytest.raises(MalformedError, match="holds more than its size of 6 bytes"):
+        with pytest.raises(OSError, match="holds more than its size of 6 bytes"):
             await upload_to_first(found.portals, prepared, found.note)
 
 
@@ -114,7 +113,7 @@ async def test_a_file_that_changed_its_size_between_two_attempts(tmp_path: Path)
     async with several(2) as found:
         found.fakes[0].fault(status(503), UPLOAD)
         prepared = UploadBody.of_path(file)
-        with pytest.raises(MalformedError, match=r"a\.txt: became shorter while it was read"):
+        with pytest.raises(OSError, match=r"a\.txt: became shorter while it was read"):
             await upload_to_first(found.portals, prepared, lambda *_: file.write_bytes(b"less"))
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from skymount.cli.options import PathType
 from skymount.cli.output import emit, json_option, warn
 from skymount.errors import ConfigError
 
@@ -32,7 +33,9 @@ _TEMPLATE = """\
 # mountpoint = "~/sky"
 """
 
-_config_option = click.option("--config", "file", metavar="FILE", help="Configuration file.")
+_config_option = click.option(
+    "--config", "file", type=PathType(), metavar="FILE", help="Configuration file."
+)
 _name_option = click.option(
     "--name", metavar="NAME", default="", help="As a mount of the table [mounts.NAME] sees it."
 )
@@ -78,6 +81,8 @@ def init(portals: tuple[str, ...], dialect: str | None, force: bool, file: str |
 
     path = Path(os.path.abspath(os.path.expanduser(file))) if file else default_path()
     content = _new_file(portals, dialect).encode()
+    if path.exists() and not path.is_file():
+        raise click.ClickException(f"{path}: it is not a regular file, and is not replaced")
     if os.path.lexists(path) and not force:
         raise click.ClickException(
             f"{path}: it exists already; edit it, or replace it with --force"
@@ -123,7 +128,7 @@ def show(file: str | None, name: str, as_json: bool) -> None:
     values = {key: (value, _origin(found, key)) for key, value in _values(found).items()}
     tables = [*_tables(found)]
     result = {
-        "path": str(found.path),
+        "path": str(found.path) if found.path else None,
         "values": {key: {"value": v, "origin": origin} for key, (v, origin) in values.items()},
         "portals": [
             {key: {"value": v, "origin": origin} for key, (v, origin) in table.items()}
@@ -148,7 +153,9 @@ def check(file: str | None, name: str) -> None:
     """
     found = _load(file, name)
     _check_certificates(found.config)
-    if not found.path.exists():
+    if found.path is None:
+        click.echo("no home directory, so no file; all values are defaults")
+    elif not found.path.exists():
         click.echo(f"{found.path}: there is none, and none is needed; all values are defaults")
     else:
         click.echo(f"{found.path}: no mistakes")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skymount.cli.key_argument import EntryArgument, entry_arguments
-from skymount.cli.options import portal_options, reading_options, wait_option
+from skymount.cli.options import PathType, portal_options, reading_options, wait_option
 from skymount.cli.output import emit, json_option
+from skymount.cli.standard_streams import standard_input
 from skymount.errors import BadContentError, MalformedError, NotFoundError
 from skymount.wire.skydb_document import (
     DOCUMENT_LIMIT,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _READ_SIZE = 1 << 20  # bytes of a document that are read at once
 
 
-class _DocumentFile(click.Path):
+class _DocumentFile(PathType):
     """An existing file, or - for standard input."""
 
     def __init__(self) -> None:
@@ -220,7 +220,7 @@ def _document(file: Path) -> Any:
     name = str(file)
     if name == "-":
         name = "standard input"
-        raw = sys.stdin.buffer.read(DOCUMENT_LIMIT + 1)
+        raw = standard_input().read(DOCUMENT_LIMIT + 1)
     else:
         with file.open("rb") as source:
             raw = source.read(DOCUMENT_LIMIT + 1)

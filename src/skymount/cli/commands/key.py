@@ -8,7 +8,7 @@ import click
 from skymount.cli import completion
 from skymount.cli.key_argument import keyring_with, user_keyring
 from skymount.cli.output import emit, json_option, warn
-from skymount.cli.secret_input import SURPLUS, read_secret, refuse_surplus
+from skymount.cli.standard_streams import SURPLUS, read_secret, refuse_surplus
 from skymount.wording import counted
 
 if TYPE_CHECKING:

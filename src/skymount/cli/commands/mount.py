@@ -14,7 +14,7 @@ import click
 
 from skymount import file_permissions
 from skymount.cli import completion
-from skymount.cli.options import load_settings, mount_options
+from skymount.cli.options import PathType, load_settings, mount_options
 from skymount.cli.output import escape, warn
 from skymount.errors import ConfigError, MountError, StorageError
 
@@ -58,6 +58,7 @@ _PID_TIMEOUT = 2.0  # seconds for a mount to answer with its process id
 )
 @click.option(
     "--log-file",
+    type=PathType(),
     metavar="FILE",
     shell_complete=completion.files,
     help="Where the daemon logs in the background.",
@@ -83,6 +84,7 @@ def mount(mountpoint: str | None, name: str | None, foreground: bool, **flags: A
     from skymount.daemon.readiness import Report
     from skymount.fs import mountpoint as place
     from skymount.fs import obstacles
+    from skymount.portal.ledger import ledger
 
     if flags["config_file"]:
         flags["config_file"] = os.path.abspath(flags["config_file"])  # it may be read again
@@ -91,6 +93,7 @@ def mount(mountpoint: str | None, name: str | None, foreground: bool, **flags: A
         raise ConfigError(
             "no mount point: name a directory, or set mountpoint in the configuration"
         )
+    ledger.default_path()  # StorageError without a home, which every mount needs
     path = place.resolve(settings.mountpoint)
     settings = replace(settings, mountpoint=path)
 
@@ -134,7 +137,11 @@ def _writable(path: str, *, is_default: bool) -> str:
 
 @click.command()
 @click.argument(
-    "mountpoints", metavar="[MOUNTPOINT]...", nargs=-1, shell_complete=completion.mounted_paths
+    "mountpoints",
+    metavar="[MOUNTPOINT]...",
+    nargs=-1,
+    type=PathType(),
+    shell_complete=completion.mounted_paths,
 )
 @click.option(
     "--name",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from skymount.cli.commands.portal_data.storage_options import database_option
-from skymount.cli.options import data_option, load_settings
+from skymount.cli.options import data_directory, data_option, load_settings
 from skymount.cli.output import emit, json_option, warn
 from skymount.errors import MalformedError, NotFoundError
 from skymount.wire.dialect import dialect_named
@@ -17,27 +17,33 @@ if TYPE_CHECKING:
     from skymount.server.storage.zone_file import Zone
 
 
-def _change(data: Path, database: str, edit: "Callable[[Zone], Zone]") -> None:
+def _change(data: Path | None, database: str, edit: "Callable[[Zone], Zone]") -> None:
     from skymount.server.storage import zone_file
     from skymount.server.storage.cluster.choice import open_names
     from skymount.server.storage.cluster.migrations import Tables
 
     if not database:
-        zone_file.change(data, edit)
+        zone_file.change(data_directory(data), edit)
         return
     with open_names(database, os.environ, Tables.MAKE) as names:
         names.change(edit)
 
 
-def _load(data: Path, database: str) -> "Zone":
+def _load(data: Path | None, database: str) -> "Zone":
     from skymount.server.storage import zone_file
     from skymount.server.storage.cluster.choice import open_names
     from skymount.server.storage.cluster.migrations import Tables
 
     if not database:
-        return zone_file.load(data)
+        return zone_file.load(data_directory(data))
     with open_names(database, os.environ, Tables.KEEP) as names:
         return names.current()
+
+
+def _place(data: Path | None, database: str) -> str:
+    from skymount.server.storage import zone_file
+
+    return "the database" if database else str(data_directory(data) / zone_file.ZONE_FILE)
 
 
 @click.group()
@@ -60,7 +66,7 @@ def hns() -> None:
 @data_option
 @database_option
 @click.option("--dialect", metavar="NAME", help="Names for links without any: svc or skynet.")
-def set_(domain: str, value: str, data: Path, database: str, dialect: str | None) -> None:
+def set_(domain: str, value: str, data: Path | None, database: str, dialect: str | None) -> None:
     """Make DOMAIN lead to VALUE, and to nothing else.
 
     VALUE is a skylink, with or without a scheme, or a URL, with an optional path. A registry entry
@@ -93,7 +99,7 @@ def set_(domain: str, value: str, data: Path, database: str, dialect: str | None
 @click.argument("domain")
 @data_option
 @database_option
-def remove(domain: str, data: Path, database: str) -> None:
+def remove(domain: str, data: Path | None, database: str) -> None:
     """Remove DOMAIN.
 
     \b
@@ -105,7 +111,7 @@ def remove(domain: str, data: Path, database: str) -> None:
 
     name = parse_domain(domain)
 
-    where = "the database" if database else data / zone_file.ZONE_FILE
+    where = _place(data, database)
 
     def edit(found: zone_file.Zone) -> zone_file.Zone:
         if name not in found.domains:
@@ -119,7 +125,7 @@ def remove(domain: str, data: Path, database: str) -> None:
 @data_option
 @database_option
 @json_option
-def list_(data: Path, database: str, as_json: bool) -> None:
+def list_(data: Path | None, database: str, as_json: bool) -> None:
     """List all domains with what they lead to.
 
     \b
@@ -127,8 +133,6 @@ def list_(data: Path, database: str, as_json: bool) -> None:
       skymount portal hns list
       skymount portal hns list --json | jq -r '.[].domain'
     """
-    from skymount.server.storage import zone_file
-
     found = _load(data, database)
     rows = []
     for domain in found.domains:
@@ -140,5 +144,5 @@ def list_(data: Path, database: str, as_json: bool) -> None:
         skylink = None if record is None else str(record.skylink)
         rows.append({"domain": domain, "value": value, "skylink": skylink})
     for problem in found.problems():
-        warn(f"{'the database' if database else data / zone_file.ZONE_FILE} {problem}")
+        warn(f"{_place(data, database)} {problem}")
     emit(rows, as_json, (f"{row['domain']} {row['value']}" for row in rows if row["skylink"]))

@@ -1,7 +1,6 @@
 """``skymount registry``: entries of the registry, signed and verified on this machine."""
 
 import os
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from skymount.cli.commands.registry_spool import drop, forget, pending, retry
 from skymount.cli.key_argument import EntryArgument, entry_arguments
 from skymount.cli.options import portal_options, reading_options, wait_option
 from skymount.cli.output import emit, json_option
+from skymount.cli.standard_streams import standard_input, standard_output
 from skymount.errors import MalformedError, NotFoundError
 from skymount.wire.dialect import Dialect
 from skymount.wire.http import requests
@@ -71,8 +71,9 @@ def get(entry: EntryArgument, raw: bool, wait: float, settings: "Config", as_jso
         raise NotFoundError(f"{entry.data_key!r}: this registry entry was deleted", status=404)
     data = signed.entry.data
     if raw:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        stdout = standard_output()
+        stdout.write(data)
+        stdout.flush()
         return
     dialect = settings.first_dialect
     facts = _facts(dialect, entry.data_key, data, signed.entry.revision)
@@ -172,7 +173,7 @@ def _content(data: str | None, *, is_hex: bool, is_skylink: bool) -> bytes:
     if is_hex and is_skylink:
         raise click.UsageError("--hex and --skylink exclude each other")
     if data is None or data == "-":
-        raw = sys.stdin.buffer.read(_INPUT_LIMIT + 1)
+        raw = standard_input().read(_INPUT_LIMIT + 1)
         if not is_hex and not is_skylink:
             return raw
         data = raw.decode("ascii", "replace").strip()

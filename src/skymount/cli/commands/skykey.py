@@ -6,7 +6,7 @@ import click
 
 from skymount.cli.options import portal_options
 from skymount.cli.output import emit, interruption, json_option
-from skymount.cli.secret_input import SURPLUS, read_secret, refuse_surplus
+from skymount.cli.standard_streams import SURPLUS, read_secret, refuse_surplus
 
 if TYPE_CHECKING:
     from skymount.config import Config

@@ -4,15 +4,15 @@ import json
 import os
 import select
 import stat
-import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from skymount.cli.options import portal_options
+from skymount.cli.options import PathType, portal_options
 from skymount.cli.output import emit, interruption, json_option, progress
+from skymount.cli.standard_streams import standard_input
 from skymount.cli.upload_options import prepared, selection_options
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _POLL_INTERVAL = 0.2  # seconds after which a wait for standard input looks for 
     metavar="PATH...",
     nargs=-1,
     required=True,
-    type=click.Path(exists=True, path_type=Path, allow_dash=True),
+    type=PathType(exists=True, path_type=Path, allow_dash=True),
 )
 @click.option("--name", metavar="NAME", help="Name of the file or directory in the skylink.")
 @click.option("--default-path", metavar="PATH", help="File that a browser is shown first.")
@@ -100,7 +100,8 @@ def upload(
     What is uploaded cannot be recalled, so some things in a directory are left out, with a line on
     stderr for each: what belongs to version control, .env, .ssh, private keys and other secrets,
     editors' swap files, and skymount's own state (--all takes them along), and what links lead to
-    outside of the directory (--follow-outside). A file .skymountignore in the directory, or below,
+    outside of the directory (--follow-outside). A PATH that is itself secret is refused without
+    --all. A file .skymountignore in the directory, or below,
     names what else to leave out, in the syntax of .gitignore; so does --exclude. If something
     cannot be uploaded, such as a FIFO, nothing is: all of it is named (--skip-special).
 
@@ -177,8 +178,9 @@ def _standard_input(
 
     if not name:
         raise click.UsageError("standard input has no name: add --name NAME")
+    stdin = standard_input()
     if stat.S_ISREG(os.fstat(0).st_mode):
-        source = UploadSource.of_file_object(sys.stdin.buffer, name)
+        source = UploadSource.of_file_object(stdin, name)
     else:
         spool = stack.enter_context(closing(UploadSpool(_Pipe(), kept)))
         source = UploadSource.of_spool(spool, name)

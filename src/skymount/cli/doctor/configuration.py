@@ -7,7 +7,7 @@ from pathlib import Path
 from skymount import config, keyring
 from skymount.cli.doctor.finding import Finding, failure, ok
 from skymount.config import Config
-from skymount.config_file import default_path
+from skymount.config_file import path_to_read
 from skymount.errors import ConfigError, KeyringError
 from skymount.keyring import DamagedKey, Keyring
 
@@ -22,8 +22,11 @@ def read_configuration(file: str, name: str) -> tuple[Config | None, Sequence[Fi
         return None, [failure(subject, str(error))]
     if warnings:
         return found, [failure(subject, text) for text in warnings]
-    path = Path(file) if file else default_path()
-    text = str(path) if path.exists() else f"there is no {path}: the defaults are used"
+    path = path_to_read(file)
+    if path is None:
+        text = "there is none, as there is no home directory: the defaults are used"
+    else:
+        text = str(path) if path.exists() else f"there is no {path}: the defaults are used"
     variables = [each for each in sorted(os.environ) if each.startswith(config.ENVIRONMENT_PREFIX)]
     if variables:
         text += f"; set in the environment: {', '.join(variables)}"
@@ -47,4 +50,9 @@ def check_keyring(path: Path) -> Iterator[Finding]:
 
 def checks() -> Iterator[Finding]:
     """Check what needs no configuration."""
-    yield from check_keyring(keyring.default_path())
+    try:
+        place = keyring.default_path()
+    except KeyringError as error:
+        yield failure("keyring", str(error))
+        return
+    yield from check_keyring(place)

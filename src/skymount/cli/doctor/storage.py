@@ -72,7 +72,11 @@ def check_ledger(path: Path) -> Finding:
 
 def checks(config: Config) -> Iterator[Finding]:
     """Check all of them."""
-    path = ledger.default_path()
-    yield check_cache(config, block_store.default_path())
+    try:
+        yield check_cache(config, block_store.default_path())
+        path = ledger.default_path()
+    except (CacheError, StorageError) as error:
+        yield failure("state", str(error), "writes to registry and skydb need it, and so do logs")
+        return
     yield check_state(path.parent)
     yield check_ledger(path)

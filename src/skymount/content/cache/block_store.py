@@ -26,6 +26,7 @@ from skymount.content.cache.block_format import BlockKey
 from skymount.content.cache.block_index import BlockIndex, IndexedBlock
 from skymount.content.cache.buffer_pool import BufferPool
 from skymount.errors import CacheError
+from skymount.user_directories import user_directory
 from skymount.wording import counted
 
 log = logging.getLogger(__name__)
@@ -77,10 +78,8 @@ class _ListedFile(NamedTuple):
 
 
 def default_path() -> Path:
-    """Return where the caches of a user are kept."""
-    import platformdirs
-
-    return platformdirs.user_cache_path("skymount")
+    """Return where the caches of a user are kept; CacheError without a home."""
+    return user_directory("cache", CacheError)
 
 
 class BlockStore:

@@ -118,9 +118,9 @@ class UploadBody:
         """
         if not path.is_dir():
             if not rules.take_all:
-                from skymount.upload_selection.own_state import refuse_own_state
+                from skymount.upload_selection.own_state import refuse_secret
 
-                refuse_own_state(path)
+                refuse_secret(path)
             source = UploadSource.of_path(path, name)
             return cls([source], field=field or FILE_FIELD, query=query)
         from skymount.upload_selection.folder_walk import select  # costs a file nothing
@@ -242,7 +242,7 @@ class Body(Protocol):
 async def send(
     http: HttpClient, body: UploadBody, options: PortalOptions | None = None
 ) -> responses.UploadResult:
-    """Send content. MalformedError or OSError when a file changes or cannot be read."""
+    """Send content. OSError when a file changes or cannot be read."""
     call = options or http.options
     sent = body.reporting(call.on_upload_progress) if call.on_upload_progress else body
     return await post(http, sent, call)

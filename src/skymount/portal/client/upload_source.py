@@ -126,8 +126,8 @@ class UploadSource:
         return guessed or "application/octet-stream"
 
     def read(self) -> Iterator[bytes]:
-        """Yield exactly `size` bytes; MalformedError if the file changed its size, or if it cannot
-        be read again.
+        """Yield exactly `size` bytes; OSError if the file changed its size, MalformedError if it
+        cannot be read again.
         """
         if isinstance(self.origin, bytes):
             for at in range(0, len(self.origin), UPLOAD_CHUNK_SIZE):
@@ -143,8 +143,8 @@ class UploadSource:
             yield from _read(self.origin, self.size, self.name)
 
     def _opened(self, path: str, flags: int) -> int:
-        """Open the file that was looked at; MalformedError if another one is in its place."""
-        error = MalformedError(f"{path}: another file is in its place now")
+        """Open the file that was looked at; OSError if another one is in its place."""
+        error = OSError(f"{path}: another file is in its place now")
         try:
             file = os.open(path, flags | os.O_NONBLOCK | (0 if self.is_link else os.O_NOFOLLOW))
         except OSError as failure:
@@ -167,12 +167,12 @@ def _read(file: Any, size: int | None, name: str) -> Iterator[bytes]:
         if not data:
             if left is None:
                 return
-            raise MalformedError(f"{name}: became shorter while it was read")
+            raise OSError(f"{name}: became shorter while it was read")
         if left is not None:
             left -= len(data)
         yield data
     if file.read(1):  # it grew, or like files of /proc it does not tell its size
-        raise MalformedError(f"{name}: holds more than its size of {size} bytes")
+        raise OSError(f"{name}: holds more than its size of {size} bytes")
 
 
 def checked_name(name: str, file: Path | None = None) -> str:

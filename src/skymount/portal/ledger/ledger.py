@@ -10,16 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
+from skymount.errors import StorageError
 from skymount.portal.ledger.owed_ledger import OwedLedger
 from skymount.portal.ledger.seen_ledger import SeenLedger
 from skymount.portal.ledger.spool_ledger import SpoolLedger
+from skymount.user_directories import user_directory
 
 
 def default_path() -> Path:
-    """Return the path of a user's ledger; $XDG_STATE_HOME is honoured."""
-    import platformdirs
-
-    return platformdirs.user_state_path("skymount") / "ledger.sqlite3"
+    """Return the path of a user's ledger; StorageError without a home."""
+    return user_directory("state", StorageError) / "ledger.sqlite3"
 
 
 class Ledger(SeenLedger, SpoolLedger, OwedLedger):

@@ -22,17 +22,19 @@ class LazyRegistry:
         timeout: float | None = None,
     ) -> None:
         """`timeout` is the seconds that a portal may look for an entry."""
-        self._ledger = Ledger.of_user()
+        self._ledger: Ledger | None = None
         self._policy = policy
         self._warn = warn
-        self._registry = VerifiedRegistry(portals, self._ledger, look=timeout or GET_TIMEOUT)
+        self._registry = VerifiedRegistry(portals, None, look=timeout or GET_TIMEOUT)
         self._is_open = self._is_without_ledger = False
 
     async def open(self) -> VerifiedRegistry:
         """Return the registry; warn of an unusable ledger, or fail if verification is required."""
         if not self._is_open:
+            marks = self._registry.marks
             try:
-                await self._registry.marks.in_thread(self._ledger.prepare)
+                self._ledger = marks.ledger = Ledger.of_user()
+                await marks.in_thread(self._ledger.prepare)
             except StorageError as error:
                 await self._go_without_ledger(error)
             self._is_open = True
@@ -44,6 +46,8 @@ class LazyRegistry:
         self._warn(f"{error}; it may go unnoticed when a portal shows an old registry entry")
         self._is_without_ledger = True
         marks = self._registry.marks
+        if self._ledger is None:
+            return
         try:
             await marks.in_thread(self._ledger.public_keys)
         except StorageError:
@@ -58,4 +62,5 @@ class LazyRegistry:
         failure = self._registry.marks.failure
         if failure is not None and not self._is_without_ledger:
             self._warn(f"{failure}; what portals showed of the registry is not remembered")
-        self._ledger.close()
+        if self._ledger is not None:
+            self._ledger.close()

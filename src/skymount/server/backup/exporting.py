@@ -45,7 +45,7 @@ class Exported:
 def export(
     reader: StorageReader, file: IO[bytes], *, with_skykeys: bool, progress: Callable[[int], None]
 ) -> Exported:
-    """Write an archive; StorageError."""
+    """Write an archive; StorageError, or BrokenPipeError if nobody reads it."""
     done = Exported()
     with (
         disk_errors("write the archive"),

@@ -22,10 +22,13 @@ class StorageUnavailableError(StorageError):
 def disk_errors(action: str) -> Iterator[None]:
     """StorageError ``cannot <action>: <reason>`` for an OSError or an error of SQLite.
 
-    Also for a number that is too large for the system or for SQLite.
+    Also for a number that is too large for the system or for SQLite. Not for a pipe that nobody
+    reads: that is no disk.
     """
     try:
         yield
+    except BrokenPipeError:
+        raise
     except (OSError, sqlite3.Error, OverflowError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         kind = DiskFullError if _is_full(error) else StorageError

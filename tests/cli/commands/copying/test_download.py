@@ -216,6 +216,11 @@ def test_a_device_or_a_pipe_is_written_to(
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
 
 
+def test_a_device_that_is_full_is_named(box: Sandbox, site: str) -> None:
+    said = box.fail("download", f"{site}/index.html", "/dev/full")
+    assert said == "/dev/full: No space left on device"
+
+
 def test_a_pipe_that_nobody_named_is_not_replaced(box: Sandbox, work: Path, site: str) -> None:
     """Nor is --force proposed, which does not replace it either."""
     os.mkfifo(work / "index.html")

@@ -135,3 +135,27 @@ def test_an_export_into_a_pipe_that_nobody_reads_can_be_ended(
         process.stdout.read(1)
         process.terminate()
         assert process.wait(LIMIT) == 143
+
+
+def test_the_reader_of_an_export_has_gone(sandbox: Sandbox, tmp_path: Path) -> None:
+    """141 without a word, as `portal export - | head -c1`."""
+    with portal_process(tmp_path):
+        pass
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as stdout:
+        command = [*SKYMOUNT, "portal", "export", "-", "--data", tmp_path]
+        done = subprocess.run(
+            command, env=sandbox.env, stdout=stdout, stderr=subprocess.PIPE, check=False
+        )
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_damaged_archive_is_no_wrong_use(sandbox: Sandbox, tmp_path: Path) -> None:
+    archive = tmp_path / "portal.tar"
+    with portal_process(tmp_path / "data"):
+        pass
+    sandbox.succeed("portal", "export", archive, "--data", tmp_path / "data")
+    archive.write_bytes(archive.read_bytes()[:1500])
+    said = sandbox.fail("portal", "import", archive, "--data", tmp_path / "other")
+    assert "the archive is" in said

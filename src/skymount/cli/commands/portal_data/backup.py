@@ -4,7 +4,7 @@ import errno
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -12,14 +12,17 @@ import click
 
 from skymount.cli import completion
 from skymount.cli.commands.portal_data.storage_options import with_storage
+from skymount.cli.options import PathType
 from skymount.cli.output import emit, interruption, json_option, progress, warn
+from skymount.cli.standard_streams import standard_input, standard_output
+from skymount.errors import MalformedError
 from skymount.wording import counted, readable_size
 
 if TYPE_CHECKING:
     from skymount.server.config import PortalConfig
 
 _file = click.argument(
-    "file", type=click.Path(path_type=Path, allow_dash=True), shell_complete=completion.files
+    "file", type=PathType(path_type=Path, allow_dash=True), shell_complete=completion.files
 )
 
 
@@ -27,8 +30,9 @@ _file = click.argument(
 def _new_file(path: Path) -> Iterator[IO[bytes]]:
     """Yield a file that others cannot read; it gets its name once the block has succeeded."""
     if str(path) == "-":
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
+        stdout = standard_output()
+        yield stdout
+        stdout.flush()
         return
     from skymount.cli.staging import StagingDirectory
 
@@ -92,6 +96,10 @@ def export(file: Path, config: "PortalConfig", with_skykeys: bool, as_json: bool
         sys.exit(1)
 
 
+def _archive(path: Path) -> AbstractContextManager[IO[bytes]]:
+    return nullcontext(standard_input()) if str(path) == "-" else path.open("rb")
+
+
 @click.command("import")
 @_file
 @with_storage
@@ -112,17 +120,16 @@ def import_(file: Path, config: "PortalConfig", with_skykeys: bool, as_json: boo
     from skymount.server.backup import importing
 
     outcome = "what was brought until now stays; import the archive again to go on"
-    with (
-        interruption(outcome),
-        open(0 if str(file) == "-" else file, "rb", closefd=str(file) != "-") as opened,
-        progress() as bar,
-    ):
-        done = importing.import_archive(
-            config,
-            opened,
-            with_skykeys=with_skykeys,
-            progress=lambda size: bar(size, None) if bar else None,
-        )
+    with interruption(outcome), _archive(file) as opened, progress() as bar:
+        try:
+            done = importing.import_archive(
+                config,
+                opened,
+                with_skykeys=with_skykeys,
+                progress=lambda size: bar(size, None) if bar else None,
+            )
+        except MalformedError as error:  # exit code 1: a damaged archive is not wrong use
+            raise click.ClickException(str(error)) from None
     report = {name: getattr(done, name) for name in done.__slots__}
     entries = counted(done.entries, "entry", "entries")
     were_there = f"{done.present:,} {'was' if done.present == 1 else 'were'}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from skymount.cli.options import data_option
+from skymount.cli.options import PathType, data_directory, data_option
 
 if TYPE_CHECKING:
     from skymount.server.config import PortalConfig
@@ -41,7 +41,7 @@ _OPTIONS = (
     database_option,
     click.option(
         "--key-file",
-        type=click.Path(path_type=Path),
+        type=PathType(path_type=Path),
         metavar="FILE",
         help="Skykeys in the database are encrypted with the key in this file: 64 hex digits, the "
         "same for all portals.",
@@ -62,7 +62,7 @@ def with_storage(command: F) -> F:
     @wraps(command)
     def parsed(
         *given: Any,
-        data: Path,
+        data: Path | None,
         store: str,
         s3_endpoint: str,
         database: str,
@@ -76,7 +76,7 @@ def with_storage(command: F) -> F:
 
 
 def parse_storage(
-    data: Path, store: str, s3_endpoint: str, database: str, key_file: Path | None
+    data: Path | None, store: str, s3_endpoint: str, database: str, key_file: Path | None
 ) -> "PortalConfig":
     """Return the configuration of a portal that has its data there; ConfigError."""
     from skymount.server.config import PortalConfig
@@ -85,6 +85,14 @@ def parse_storage(
     if not store:
         if s3_endpoint or database or key_file:
             raise click.UsageError("--s3-endpoint, --database and --key-file need --store")
-        return PortalConfig(data)
+        return PortalConfig(data_directory(data))
     shared = parse_settings(store, s3_endpoint, database, key_file, os.environ)
-    return PortalConfig(data, cluster=shared)
+    return PortalConfig(data or _unshared(), cluster=shared)
+
+
+def _unshared() -> Path:
+    """Return where only what is fetched from upstream is kept; without a home that fails."""
+    try:
+        return data_directory(None)
+    except click.UsageError:
+        return Path(os.devnull)

@@ -142,7 +142,10 @@ class CredentialsFile:
         if "AWS_ACCESS_KEY_ID" in environ:
             return None
         named = environ.get("AWS_SHARED_CREDENTIALS_FILE")
-        path = Path(named) if named else Path.home() / ".aws" / "credentials"
+        try:
+            path = Path(named) if named else Path.home() / ".aws" / "credentials"
+        except RuntimeError:  # there is no home
+            return None
         try:
             return cls(path, environ.get("AWS_PROFILE") or "default")
         except StorageError:

@@ -1,6 +1,11 @@
-"""Reads secrets from a terminal or standard input, never from the command line: others see that."""
+"""Standard input, output and error: what a command does without one of them, and at its end.
+
+Secrets are read from a terminal or standard input, never from the command line: others see that.
+"""
 
 import os
+import sys
+from typing import BinaryIO, TextIO
 
 import click
 
@@ -12,6 +17,41 @@ _TYPED_LIMIT = 4094  # bytes of a line; a terminal drops what is typed beyond (N
 
 # For commands that read a secret. It may be a surplus argument, which click would print.
 SURPLUS = {"allow_extra_args": True}
+
+
+def open_closed() -> None:
+    """Open standard streams that are closed to nowhere, or the next file would get their number."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
+def standard_input() -> BinaryIO:
+    """Return what a command reads content from; ClickException if it was closed at the start."""
+    return _binary(sys.stdin, "standard input")
+
+
+def standard_output() -> BinaryIO:
+    """Return what a command writes content to; ClickException if it was closed at the start."""
+    return _binary(sys.stdout, "standard output")
+
+
+def _binary(stream: TextIO | None, name: str) -> BinaryIO:
+    if stream is None:  # Python found the descriptor closed
+        raise click.ClickException(f"{name} is closed")
+    return stream.buffer
+
+
+def flush_or_discard() -> None:
+    """Flush the output, or Python would complain at its end and exit with 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def refuse_surplus(ctx: click.Context, expected: str) -> None:
@@ -48,8 +88,7 @@ def _ask(what: str, confirm: bool) -> str:
 
 
 def _piped(what: str) -> str:
-    with open(0, "rb", closefd=False) as stdin:
-        raw = stdin.read(_SECRET_LIMIT + 2).removesuffix(b"\n")
+    raw = standard_input().read(_SECRET_LIMIT + 2).removesuffix(b"\n")
     if len(raw) > _SECRET_LIMIT:
         raise MalformedError(f"{what.lower()}: longer than {readable_size(_SECRET_LIMIT)}")
     try:
