@@ -85,6 +85,7 @@ class FakeRegistry(HttpClient):
         *,
         headers: Mapping[str, str] | None = None,
         content: bytes | None = None,
+        believed: int | None = None,
     ) -> Response:
         """Handle a request, as `HttpClient.fetch`."""
         fault = self.faults.pop(0) if self.faults else self.always
