@@ -48,9 +48,7 @@ def test_beyond_the_bound_it_cannot_be_read_again(source: Full):
     """The reader gets all of it, and the reason says how much would be kept."""
     spool = UploadSpool(source, 2 << 20)
     assert b"".join(spool.read()) == CONTENT
-    assert spool.unrepeatable == (
-        "it cannot be sent again: only its first 2097152 bytes would be kept"
-    )
+    assert spool.unrepeatable == ("it cannot be sent again: only its first 2 MiB would be kept")
     spool.close()
 
 
