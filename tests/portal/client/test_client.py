@@ -520,7 +520,7 @@ async def test_upload_of_a_file_that_shrinks(tmp_path: Path):
     async with talking() as (portal, client):
         body = UploadBody.of_path(file)
         file.write_bytes(b"short")
-        with pytest.raises(MalformedError, match="shorter"):
+        with pytest.raises(OSError, match="shorter"):
             await client.send_upload(body)
         assert (await client.head(SMALL.skylink)).skylink == SMALL.skylink
         assert portal.accepted == 2
