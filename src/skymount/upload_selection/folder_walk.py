@@ -121,7 +121,7 @@ class _Walk:
 
     def run(self) -> None:
         self._real_root = os.path.realpath(self.root)
-        self._excludes = IgnorePatterns.of_lines(map(os.fsencode, self.rules.excludes))
+        self._excludes = IgnorePatterns.of_options(self.rules.excludes)
         if not self.rules.take_all:
             self._own = OwnState.find()
         status = os.stat(self.root)
