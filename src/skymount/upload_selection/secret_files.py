@@ -52,11 +52,8 @@ _KEY_BODY = (  # on the next line; or in a text of a program or of JSON
 _AGENT_KEY = (  # as GnuPG's agent keeps it
     rb"\((?:\d\d:)?(?:protected-)?private-key ?\((?:3:)?(?:rsa|ecc|dsa|elg)[ (]"
 )
-_ANYWHERE = (  # bytes that are quickly looked for, and what stands there then
-    (b"----BEGIN", re.compile(_KEY_HEADER + _KEY_BODY), _PRIVATE_KEY),
-    (b"private-key", re.compile(_AGENT_KEY), _PRIVATE_KEY),
-    (b"AGE-SECRET-KEY-", re.compile(rb"AGE-SECRET-KEY-(?:PQ-)?1[0-9A-Z]{16}"), _PRIVATE_KEY),
-)
+_mark = re.compile(b"KEY")  # quickly looked for, as K is rare
+_key = re.compile(b"%b%b|AGE-SECRET-KEY-(?:PQ-)?1[0-9A-Z]{16}" % (_KEY_HEADER, _KEY_BODY))
 _IN_SMALL_FILES = (  # and in JSON
     (re.compile(rb"PrivateKey\s*=\s*[A-Za-z0-9+/]{43}="), _PRIVATE_KEY),
     (re.compile(rb"skykey:[A-Za-z0-9_-]{76}(?![A-Za-z0-9_-])"), _SKYKEY),
@@ -65,6 +62,7 @@ _IN_SMALL_FILES = (  # and in JSON
 _SMALL = 4 << 10  # bytes; a file with a key of ours is no larger
 _BEGINNINGS = (
     (rb"\s*(?:" + _KEY_HEADER + rb"|AGE-SECRET-KEY-1)", _PRIVATE_KEY),
+    (rb"(?:[A-Z][\w-]*:[^\n]*\n)*?(?:Key:\s*)?" + _AGENT_KEY, _PRIVATE_KEY),
     (rb"PuTTY-User-Key-File-|SSH PRIVATE KEY FILE FORMAT", _PRIVATE_KEY),
     (rb"untrusted comment: [^\n]*secret key", _PRIVATE_KEY),
     (rb"\s*[0-9A-Fa-f]{128}\s*\Z", _HEX),
@@ -92,7 +90,10 @@ def reason_of_name(path: str) -> str:
         return "a file of an editor or of the desktop"
     if _names.match(name.casefold()):
         return SECRETS
-    end = path[-_LONGEST:].casefold()
+    end = path[-_LONGEST:]
+    if "/." not in end:
+        return ""
+    end = end.casefold()
     if end.endswith(_SECRET_PATHS):
         return SECRETS
     return OWN_STATE if end.endswith(_OWN_PATHS) else ""
@@ -112,9 +113,8 @@ def reason_of_form(head: bytes, size: int, names: Iterable[str] = ()) -> str:
     head = head.removeprefix(b"\xef\xbb\xbf")
     if found := _beginning.match(head):
         return _BEGINNINGS[(found.lastindex or 1) - 1][1]
-    for part, form, reason in _ANYWHERE:
-        if part in head and form.search(head):
-            return reason
+    if _mark.search(head) and _key.search(head):
+        return _PRIVATE_KEY
     if size <= _SMALL or head.startswith((b"{", b"[")):
         for form, reason in _IN_SMALL_FILES:
             if form.search(head):
