@@ -360,8 +360,46 @@ def test_what_is_not_toml() -> None:
     assert "line 2" in refused("timeout = 1\ntimeout =\n")
 
 
-def test_a_key_that_is_there_twice() -> None:
-    assert refused("timeout = 1\ntimeout = 2\n")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("timeout = 1\ntimeout = 2\n", "timeout is set twice"),
+        ("timeout = 1\ntimeout = 2", "timeout is set twice"),
+        ('api_key = "secret"\n"api_key"="secret"\n', '"api_key" is set twice'),
+        ("headers.a = 1\n\nheaders.a = 2\n", "headers.a is set twice"),
+        ("[mounts.a]\n[mounts.b]\n[mounts.a]\n", "mounts.a is set twice"),
+        ("mounts = 1\n[mounts.a]\nverify = 1\n", "mounts.a is set twice"),
+        (
+            "portals = []\nportals = [\n'http://a.example'\n]\n",
+            "it is not valid TOML: Cannot overwrite a value (at line 4, column 2)",
+        ),
+    ],
+)
+def test_a_key_that_is_there_twice(text: str, said: str) -> None:
+    assert refused(text) == said
+
+
+def test_a_byte_order_mark_is_passed_over() -> None:
+    path = write("")
+    path.write_bytes(b"\xef\xbb\xbftimeout = 7\nhns_ttl = 0\n")
+    with pytest.raises(ConfigError, match="line 2: hns_ttl"):
+        load({}, environ=NOWHERE)
+    path.write_bytes("timeout = 7\n".encode("utf-16"))
+    with pytest.raises(ConfigError, match="it is not text in UTF-8"):
+        load({}, environ=NOWHERE)
+
+
+@pytest.mark.parametrize("key", ["mountpoint", "log_file", "ca_file"])
+def test_an_empty_variable_of_a_path_is_refused(key: str) -> None:
+    name = f"SKYMOUNT_{key.upper()}"
+    with pytest.raises(ConfigError, match=f"^{name}: it is an empty path"):
+        load({}, environ={name: ""})
+
+
+def test_empty_portals_keys_and_names_of_programs_are_the_defaults() -> None:
+    write('portals = [""]\napi_key = ""\nuser_agent = ""\n')
+    environment = {"SKYMOUNT_PORTALS": "", "SKYMOUNT_API_KEY": "", "SKYMOUNT_USER_AGENT": ""}
+    assert load({}, environ=environment) == Config()
 
 
 def test_bytes_that_are_not_text() -> None:
@@ -425,7 +463,7 @@ def test_an_unknown_key_in_a_table_that_is_not_used() -> None:
         ('redirect_hosts = ["https://upload.example"]', "neither host nor host:port"),
         ('redirect_hosts = ["upload.example/path"]', "neither host nor host:port"),
         ('redirect_hosts = ["me:secret@upload.example"]', "must not hold credentials"),
-        ('mountpoint = "a\\u0000b"', "holds a NUL character"),
+        ('mountpoint = "a\\u0000b"', "it holds a NUL character"),
         ("allow_other = 2", "must be True or False"),
         ('allow_other = "perhaps"', "neither true nor false"),
         ('verify = "maybe"', "verify must be one of require, available, off"),
@@ -446,6 +484,17 @@ def test_an_unknown_key_in_a_table_that_is_not_used() -> None:
         ('timeout = "soon"', "not a number of seconds"),
         ("lookup_grace = []", "must be a number of seconds"),
         ("log_file = 1", "must be a string"),
+        ('mountpoint = ""', "is an empty path"),
+        ('log_file = ""', "is an empty path"),
+        *(
+            (f'{key} = "{path}"', words)
+            for key in ("mountpoint", "log_file", "ca_file")
+            for path, words in (
+                ("$HOME/sky", "holds a $: variables are not replaced; write ~ for your home"),
+                ("/mnt/${USER}/sky", "holds a $"),
+                ("~nosuch/sky", "begins with ~, and there is no such home directory"),
+            )
+        ),
         ('log_level = "loud"', "not one of debug, info, warning, error: 'loud'"),
         ('metrics_listen = "0.0.0.0:9464"', "not an address of this machine alone"),
         ('metrics_listen = "9464"', "not an address like 127.0.0.1:9464"),

@@ -19,7 +19,7 @@ from skymount.config_portals import (
     is_tables,
     parse_tables,
 )
-from skymount.config_values import PARSERS
+from skymount.config_values import PARSERS, PATHS
 from skymount.content.model.skyfile import VerifyPolicy
 from skymount.errors import ConfigError, MalformedError, WrongTypeError
 from skymount.portal.options import (
@@ -252,6 +252,9 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
             advice = did_you_mean(rest, known, f"{ENVIRONMENT_PREFIX}{{}}")
             if advice:  # others may use the prefix too
                 raise ConfigError(f"{shown(name)}: there is no such variable{advice}")
+    for name in (f"{ENVIRONMENT_PREFIX}{key.upper()}" for key in PATHS):
+        if environ.get(name) == "":
+            raise ConfigError(f"{name}: it is an empty path; remove the variable, or name a file")
     return {key: value for name, key in variables.items() if (value := environ.get(name))}
 
 

@@ -1,6 +1,7 @@
 """The configuration file: what is in it, and on which line a value stands."""
 
 import os
+import re
 import stat
 import tomllib
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ PIPE_TIMEOUT = 10.0
 _SIZE_LIMIT = 1 << 20  # bytes
 _ACCESS_OF_OTHERS = 0o066  # permission bits
 _SEARCH_LIMIT = 4 << 20  # characters that are parsed to find a line
+_REPEATED = re.compile(r"Cannot overwrite a value|Cannot declare .* twice")  # of tomllib
+_KEY = re.compile(r"\s*(?:([^\s=\[#][^=]*?)\s*=|\[+([^\]]*)\])")  # at the start of a line
 _SHOWN_LIMIT = 200  # characters of a bad value in a message
 
 
@@ -106,9 +109,14 @@ class ConfigFile:
             raise ConfigError(f"{path}: larger than {readable_size(_SIZE_LIMIT)}")
         is_open = stat.S_ISREG(found.st_mode) and bool(found.st_mode & _ACCESS_OF_OTHERS)
         try:
-            text = raw.decode()
+            text = raw.decode("utf-8-sig")  # some editors begin a file with a BOM
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{path}: it is not text in UTF-8: {shown(error)}") from None
+        try:
             return cls(path, tomllib.loads(text), is_open, text)
         except (ValueError, RecursionError) as error:  # ValueError also for a huge number
+            if twice := _set_twice(text, str(error)):
+                raise ConfigError(f"{path}: {twice}") from None
             raise ConfigError(f"{path}: it is not valid TOML: {shown(error)}") from None
 
     def place(self, *keys: str | int) -> str:
@@ -118,6 +126,17 @@ class ConfigFile:
         """
         line = line_of(self._text, *keys)
         return str(self.path) if line is None else f"{self.path}: line {line}"
+
+
+def _set_twice(text: str, reason: str) -> str:
+    """Return what to say of a key that is there twice; "" if tomllib gave another reason."""
+    if not _REPEATED.match(reason):
+        return ""
+    lines = text.rstrip().split("\n")
+    at = re.search(r"at line (\d+)", reason)
+    line = int(at[1]) if at else len(lines)
+    key = _KEY.match(lines[line - 1])
+    return f"line {line}: {shown(key[1] or key[2])} is set twice" if key else ""
 
 
 def line_of(text: str, *keys: str | int) -> int | None:

@@ -9,7 +9,7 @@ from skymount.config_portals import first_repeated
 from skymount.content.model.skyfile import VerifyPolicy
 from skymount.errors import ConfigError
 from skymount.portal.options import PortalOptions, header_value, parse_portal_url
-from skymount.portal.validation import flag, seconds, text, texts
+from skymount.portal.validation import flag, path, seconds, text, texts
 from skymount.portal.write_policy import WritePolicy
 from skymount.wire.dialect import dialect_named
 from skymount.wire.http.host import parse_loopback
@@ -91,17 +91,10 @@ def _list(value: object, key: str) -> tuple[str, ...]:
 def _portals(value: object, key: str) -> tuple[str, ...]:
     if isinstance(value, dict):
         raise ConfigError("a portal's table begins with [[portals]], in two brackets each")
-    found = tuple(map(parse_portal_url, _list(value, key)))
+    found = tuple(map(parse_portal_url, filter(None, _list(value, key))))
     repeated = first_repeated(found)
     if repeated is not None:
         raise ConfigError(f"{found[repeated]} is listed twice")
-    return found
-
-
-def _path(value: object, key: str) -> str:
-    found = text(value, key)
-    if "\0" in found:
-        raise ConfigError("not a path: it holds a NUL character")
     return found
 
 
@@ -164,6 +157,8 @@ def _metrics_listen(value: object, key: str) -> str:
     return found
 
 
+PATHS = ("mountpoint", "log_file", "ca_file")
+
 PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "portals": _portals,
     "dialect": lambda value, key: dialect_named(text(value, key)).name,
@@ -174,7 +169,7 @@ PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "ca_file": _option,
     "connections": _connections,
     "redirect_hosts": _redirect_hosts,
-    "mountpoint": _path,
+    "mountpoint": path,
     "allow_other": _boolean,
     "mount_options": _mount_options,
     "verify": lambda value, key: VerifyPolicy.parse(text(value, key)),
@@ -188,7 +183,7 @@ PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "registry_writes": lambda value, key: WritePolicy.parse(text(value, key)),
     "hns_ttl": _seconds,
     "timeout": _seconds,
-    "log_file": _path,
+    "log_file": path,
     "log_level": _log_level,
     "metrics_listen": _metrics_listen,
 }

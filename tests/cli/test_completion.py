@@ -1,5 +1,7 @@
 """What completion offers, asked for as a shell does."""
 
+import os
+import sys
 from pathlib import Path
 
 import click
@@ -71,8 +73,55 @@ def test_names_of_mounts(sandbox: Sandbox, tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     other.write_text("[mounts.elsewhere]\n")
     assert complete(sandbox, f"mount --config {other} --name") == ["plain,elsewhere"]
-    other.write_text("no toml")
-    assert complete(sandbox, f"mount --config {other} --name") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", 'portals = ["https://portal.example"]\n', "no toml", "mounts = 1", "mounts = [1]", "\0"],
+)
+def test_a_configuration_without_mounts_offers_nothing(sandbox: Sandbox, text: str) -> None:
+    """Nothing is printed of what is wrong with it."""
+    sandbox.configure(text)
+    for line in ("mount --name", "umount --name", "service install"):
+        assert complete(sandbox, line) == []
+
+
+def test_failures_print_nothing(sandbox: Sandbox) -> None:
+    """Of files that cannot be read, and of what can have no value."""
+    os.mkfifo(sandbox.configure("").with_name("pipe"))
+    sandbox.succeed("key", "generate", "home")
+    keys = sandbox.root / "data/skymount/keys"
+    keys.rename(keys.with_name("elsewhere"))
+    keys.write_text("no directory")
+    assert complete(sandbox, "key show") == []
+    pipe = sandbox.root / "config/skymount/pipe"
+    assert complete(sandbox, f"mount --config {pipe} --name") == []
+    assert complete(sandbox, "mount --config /proc/self/mem --name") == []
+    assert complete(sandbox.with_env(SKYMOUNT_PORTAL="misspelt"), "key list", "--j") == [
+        "plain,--json"
+    ]
+    assert complete(sandbox, "no such command") == []
+
+
+def test_a_completer_that_fails_prints_nothing(sandbox: Sandbox) -> None:
+    """Whatever it fails with."""
+    done = sandbox.run(sys.executable, "-c", _FAILING)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+_FAILING = """
+import os
+from skymount import cli
+from skymount.cli.commands import key
+def fail(*_):
+    print("no completion", file=__import__("sys").stderr)
+    raise ZeroDivisionError
+key.show.params[0]._custom_shell_complete = fail
+os.environ |= dict(
+    _SKYMOUNT_COMPLETE="bash_complete", COMP_WORDS="skymount key show ", COMP_CWORD="3"
+)
+cli.main()
+"""
 
 
 def test_paths_are_left_to_the_shell(sandbox: Sandbox) -> None:

@@ -281,3 +281,28 @@ def written_to(box: Sandbox, stdout: int, arguments: list[str]) -> tuple[int, by
         timeout=LIMIT,
     )
     return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *("ls --config= link", "config check --config=", "doctor --config="),
+        *("mount --config= mnt", "mount --log-file= mnt", "upload", "umount", "status"),
+        *("portal serve --data=", "portal list --data=", "portal serve --password-file="),
+        *("portal hns list --data=", "portal export", "portal import", "db set home key"),
+        "portal serve --store=s3://bucket --key-file=",
+    ],
+)
+def test_an_empty_path_is_refused(home: Sandbox, arguments: str) -> None:
+    """It would be the working directory, or nothing: an unset variable of a script."""
+    words = arguments.split()
+    if not any(word.endswith("=") for word in words):
+        words.append("")
+    assert "the path is empty" in home.fail(*words, code=2)
+
+
+def test_an_empty_portal_is_as_none(home: Sandbox, portal: str) -> None:
+    """And an empty user agent is the usual one."""
+    box = home.with_env(SKYMOUNT_PORTALS=portal)
+    assert "hns" not in box.fail("registry", "get", "--portal", "", "home", "nothing", code=3)
+    box.fail("registry", "get", "--user-agent", "", "home", "nothing", code=3)

@@ -1,5 +1,6 @@
 """Where nothing can be mounted: `mount` and `doctor` say the same cause, and what to do (M2)."""
 
+import errno
 import json
 import os
 import platform
@@ -24,7 +25,7 @@ DEVICE = "/dev/fuse"
 HELPER = "fusermount3"
 IN_CONTAINER = "in a container pass `--device /dev/fuse --cap-add SYS_ADMIN`"
 
-# Refuses mount(2) and fsopen(2) with EPERM to the command that is its argument.
+# Refuses mount(2) and fsopen(2), with EPERM, to the command that is its argument.
 SECCOMP = """
 import ctypes, os, struct, sys
 mount = {"x86_64": 165, "aarch64": 40}[os.uname().machine]
@@ -216,8 +217,8 @@ def test_the_cause_and_what_to_do(
     machine: Machine, sandbox: Sandbox, mount_namespace: Namespace
 ) -> None:
     """M2: It is 4 if nothing can be mounted here."""
-    if machine.name == "seccomp" and platform.machine() not in ("x86_64", "aarch64"):
-        pytest.skip("the numbers of system calls are not known here")
+    if machine.name == "seccomp":
+        _skip_without_numbers()
     path, user = sandbox.directory(), mount_namespace.prefix
     if machine.is_nobody:
         user, path = mount_namespace.as_nobody(sandbox.root), sandbox.directory_of(NOBODY)
@@ -240,6 +241,19 @@ def test_the_cause_and_what_to_do(
     assert machine.advice in found["advice"]
     assert done.returncode == 1
     assert mounts_at(path, mount_namespace.prefix) == []
+
+
+def _skip_without_numbers() -> None:
+    if platform.machine() not in ("x86_64", "aarch64"):
+        pytest.skip("the numbers of system calls are not known here")
+
+
+def test_a_mount_that_fails_for_another_reason_is_not_called_forbidden(sandbox: Sandbox) -> None:
+    """As where the kernel's limit of mounts is reached."""
+    _skip_without_numbers()
+    code = SECCOMP.replace("0x50001", f"0x5{errno.ENOSPC:04x}")
+    said = sandbox.within([sys.executable, "-c", code]).skymount("doctor").stdout
+    assert f"failure  {RIGHT}: a mount to try it failed: No space left on device\n" in said
 
 
 def test_the_right_to_mount_is_tried(sandbox: Sandbox, mount_namespace: Namespace) -> None:
@@ -282,7 +296,7 @@ def test_a_user_has_the_right_through_fusermount3(
     """Whether that is setuid, or has a capability of its own, and whatever else is mounted."""
     prefix = mount_namespace.as_nobody(sandbox.root)
     path = sandbox.directory_of(NOBODY)
-    odd = os.fsdecode(b"no UTF-8: \xff")
+    odd = os.fsdecode(b"no UTF-8: \xff") + ", a new line to Python: \u2028"
     mount_namespace.do("mount", "-t", "tmpfs", "none", sandbox.directory(odd))
     if capability:
         bind(HELPER, _helper())(mount_namespace, sandbox.directory("scratch"))

@@ -223,9 +223,19 @@ def main() -> None:
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
             signal.signal(number, _exit_on_signal)
     try:
+        if os.environ.get(COMPLETION_VARIABLE, "").endswith("_complete"):
+            _complete()
         _run()
     finally:
         standard_streams.flush_or_discard()
+
+
+def _complete() -> NoReturn:
+    """Print completions, and nothing else: all else would go into the line that is typed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    with suppress(Exception):
+        cli.main([], "skymount", complete_var=COMPLETION_VARIABLE, standalone_mode=False)
+    sys.exit()
 
 
 def _exit_on_signal(number: int, _: object) -> None:

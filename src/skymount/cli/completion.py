@@ -1,4 +1,7 @@
-"""What a shell's completion offers for arguments: names of keys and of mounts, and paths."""
+"""What a shell's completion offers for arguments: names of keys and of mounts, and paths.
+
+A completer may fail with any exception; then nothing is offered.
+"""
 
 import os
 from collections.abc import Iterable
@@ -8,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from skymount.errors import SkymountError
-
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+
+_PIPE_TIMEOUT = 0.5  # seconds that a configuration from a pipe may keep the shell waiting
 
 
 def files(_: click.Context, __: click.Parameter, incomplete: str) -> "list[CompletionItem]":
@@ -28,9 +32,7 @@ def key_names(_: click.Context, __: click.Parameter, incomplete: str) -> list[st
     """Complete the name of a key in the user's keyring."""
     from skymount.keyring import Keyring, default_path
 
-    with suppress(SkymountError, OSError):
-        return _beginning(incomplete, Keyring(default_path()).names())
-    return []
+    return _beginning(incomplete, Keyring(default_path()).names())
 
 
 def mount_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -38,10 +40,9 @@ def mount_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list
     from skymount.config_file import ConfigFile, default_path
 
     chosen = ctx.params.get("config_file")
-    with suppress(SkymountError, OSError):
-        mounts = ConfigFile.read(Path(chosen or default_path()), required=True).settings["mounts"]
-        return _beginning(incomplete, mounts)
-    return []
+    path = Path(chosen or default_path())
+    found = ConfigFile.read(path, required=False, patience=_PIPE_TIMEOUT)
+    return _beginning(incomplete, found.settings.get("mounts", {}))
 
 
 def mounted_paths(

@@ -28,7 +28,7 @@ def load_settings(
     from skymount import config
     from skymount.cli.output import warn
 
-    given = {"portals": portals or None, **flags}
+    given = {"portals": list(filter(None, portals)) or None, **flags}
     return config.load(given, environ=os.environ, file=config_file or "", name=name, warn=warn)
 
 
@@ -42,9 +42,18 @@ def data_directory(given: Path | None) -> Path:
         raise click.UsageError(f"{error}, or name a directory with --data") from None
 
 
+class PathType(click.Path):
+    """A path that is not empty: an empty one would be the working directory, or ignored."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value in ("", b""):
+            self.fail("the path is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 data_option = click.option(
     "--data",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=PathType(path_type=Path, file_okay=False),
     show_default="the user's data directory",
     help="Directory that holds all that a portal keeps; created when absent.",
 )
@@ -165,6 +174,7 @@ def _portal_options(
         click.option(
             "--config",
             "config_file",
+            type=PathType(),
             metavar="FILE",
             shell_complete=completion.files,
             help="Configuration file.",

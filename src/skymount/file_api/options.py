@@ -47,7 +47,7 @@ class FileOptions:
         """WrongTypeError and MalformedError for values that cannot be used."""
         if isinstance(portals, str):
             portals = (portals,)
-        named = None if portals is None else tuple(portals) or None
+        named = None if portals is None else tuple(filter(None, portals)) or None
         for value, name in ((verify, "verify"), (api_key, "api_key")):
             if value is not None and not isinstance(value, str):
                 raise WrongTypeError(f"{name} must be a text (str), not {type(value).__name__}")

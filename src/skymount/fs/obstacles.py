@@ -168,8 +168,9 @@ def _of_setuid() -> Obstacle | None:
 def _of_mount_max() -> Obstacle | None:
     found = re.findall(r"^mount_max\s*=\s*(-?\d{1,9})", "\n".join(_configuration()), re.MULTILINE)
     limit = int(found[-1]) if found else _DEFAULT_MOUNT_MAX
-    kinds = [line.split()[2].split(".")[0] for line in _text(_MOUNTS).splitlines()]
-    count = kinds.count("fuse") + kinds.count("fuseblk")
+    lines = _MOUNTS.read_bytes().split(b"\n")[:-1]  # the kernel writes a blank in a name as \040
+    kinds = [line.split(b" ")[2].split(b".")[0] for line in lines]
+    count = kinds.count(b"fuse")  # fusermount3 does not count fuseblk
     if limit < 0 or count < limit:
         return None
     return Obstacle(f"there are {count} FUSE mounts already", f"raise mount_max in {CONF}")
@@ -183,7 +184,7 @@ def _configuration() -> Iterable[str]:
 
 
 def _text(path: Path) -> str:
-    return path.read_text(errors="replace")  # names of processes and mounts are any bytes
+    return path.read_text(errors="replace")  # the name of a process is any bytes
 
 
 def _has_capability(status: str, kind: str) -> bool:

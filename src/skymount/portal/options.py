@@ -11,7 +11,7 @@ from typing import Any, Self, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 from skymount.errors import MalformedError, WrongTypeError
-from skymount.portal.validation import callback, flag, integer, mapping, seconds, text, texts
+from skymount.portal.validation import callback, flag, integer, mapping, path, seconds, text, texts
 from skymount.portal.verify_policy import VerifyPolicy
 from skymount.wire.dialect import SVC, Dialect, dialect_named
 from skymount.wire.http.host import is_loopback
@@ -272,9 +272,7 @@ def _redirect_hosts(value: object, name: str) -> tuple[tuple[str, int | None], .
 
 
 def _ca_file(value: object, name: str) -> str:
-    found = text(value, name)
-    if "\0" in found:
-        raise MalformedError(f"{name} is not a path")
+    found = text(value, name) and path(value, name)
     return os.path.abspath(os.path.expanduser(found)) if found else ""
 
 

@@ -4,11 +4,15 @@ Both name the argument; neither repeats a text, which may be a secret. `msgspec.
 fit: its bounds end at 2**63, and it decodes a text as base64 where bytes are wanted.
 """
 
+import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from skymount.errors import MalformedError, WrongTypeError
+
+_VARIABLE = re.compile(r"\$[A-Za-z_{]")
 
 
 def typed(value: object, kind: Any, name: str, what: str) -> Any:
@@ -21,6 +25,22 @@ def typed(value: object, kind: Any, name: str, what: str) -> Any:
 def text(value: object, name: str) -> str:
     """Return a text."""
     found: str = typed(value, str, name, "a string")
+    return found
+
+
+def path(value: object, name: str) -> str:
+    """Return the text of a path. `~` and `~user` at its start must be known; variables are not
+    replaced, and so are refused.
+    """
+    found = text(value, name)
+    if not found:
+        raise MalformedError(f"{name} is an empty path")
+    if "\0" in found:
+        raise MalformedError(f"{name} is not a path: it holds a NUL character")
+    if os.path.expanduser(found).startswith("~"):
+        raise MalformedError(f"{name} begins with ~, and there is no such home directory")
+    if _VARIABLE.search(found):
+        raise MalformedError(f"{name} holds a $: variables are not replaced; write ~ for your home")
     return found
 
 

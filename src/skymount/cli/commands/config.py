@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from skymount.cli.options import PathType
 from skymount.cli.output import emit, json_option, warn
 from skymount.errors import ConfigError
 
@@ -32,7 +33,9 @@ _TEMPLATE = """\
 # mountpoint = "~/sky"
 """
 
-_config_option = click.option("--config", "file", metavar="FILE", help="Configuration file.")
+_config_option = click.option(
+    "--config", "file", type=PathType(), metavar="FILE", help="Configuration file."
+)
 _name_option = click.option(
     "--name", metavar="NAME", default="", help="As a mount of the table [mounts.NAME] sees it."
 )

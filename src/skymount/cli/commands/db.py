@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skymount.cli.key_argument import EntryArgument, entry_arguments
-from skymount.cli.options import portal_options, reading_options, wait_option
+from skymount.cli.options import PathType, portal_options, reading_options, wait_option
 from skymount.cli.output import emit, json_option
 from skymount.cli.standard_streams import standard_input
 from skymount.errors import BadContentError, MalformedError, NotFoundError
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _READ_SIZE = 1 << 20  # bytes of a document that are read at once
 
 
-class _DocumentFile(click.Path):
+class _DocumentFile(PathType):
     """An existing file, or - for standard input."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ import click
 
 from skymount import file_permissions
 from skymount.cli import completion
-from skymount.cli.options import load_settings, mount_options
+from skymount.cli.options import PathType, load_settings, mount_options
 from skymount.cli.output import escape, warn
 from skymount.errors import ConfigError, MountError, StorageError
 
@@ -58,6 +58,7 @@ _PID_TIMEOUT = 2.0  # seconds for a mount to answer with its process id
 )
 @click.option(
     "--log-file",
+    type=PathType(),
     metavar="FILE",
     shell_complete=completion.files,
     help="Where the daemon logs in the background.",
@@ -136,7 +137,11 @@ def _writable(path: str, *, is_default: bool) -> str:
 
 @click.command()
 @click.argument(
-    "mountpoints", metavar="[MOUNTPOINT]...", nargs=-1, shell_complete=completion.mounted_paths
+    "mountpoints",
+    metavar="[MOUNTPOINT]...",
+    nargs=-1,
+    type=PathType(),
+    shell_complete=completion.mounted_paths,
 )
 @click.option(
     "--name",

@@ -11,7 +11,7 @@ import click
 from skymount.cli.commands.portal_data import backup, storage
 from skymount.cli.commands.portal_data.storage_options import parse_storage, storage_options
 from skymount.cli.commands.portal_hns import hns
-from skymount.cli.options import load_settings
+from skymount.cli.options import PathType, load_settings
 from skymount.errors import SkymountError
 
 
@@ -108,7 +108,7 @@ portal.add_command(backup.import_)
 )
 @click.option(
     "--password-file",
-    type=click.Path(path_type=Path),
+    type=PathType(path_type=Path),
     metavar="FILE",
     help="Require the password in this file, which only its owner may read, for all changes. "
     "Without it the variable SKYMOUNT_PORTAL_PASSWORD is used.",
@@ -225,7 +225,7 @@ def serve(
             host=host,
             port=port,
             password=password,
-            upstream=load_settings(portals=upstream).portal_options if upstream else {},
+            upstream=load_settings(portals=upstream).portal_options if any(upstream) else {},
             find_mounts=partial(mounts_of, os.getuid()),
             **settings,
         )

@@ -7,7 +7,7 @@ import click
 
 from skymount.cli import completion
 from skymount.cli.key_argument import EntryArgument, hashed_option
-from skymount.cli.options import portal_options
+from skymount.cli.options import PathType, portal_options
 from skymount.cli.output import emit, json_option, progress
 from skymount.cli.upload_options import prepared, selection_options
 from skymount.wire.skylink import Skylink
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Upload PATH under a link that stays the same.")
-@click.argument("path", type=click.Path(exists=True, path_type=Path))
+@click.argument("path", type=PathType(exists=True, path_type=Path))
 @click.option(
     "--key",
     "owner",

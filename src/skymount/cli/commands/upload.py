@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from skymount.cli.options import portal_options
+from skymount.cli.options import PathType, portal_options
 from skymount.cli.output import emit, interruption, json_option, progress
 from skymount.cli.standard_streams import standard_input
 from skymount.cli.upload_options import prepared, selection_options
@@ -32,7 +32,7 @@ _POLL_INTERVAL = 0.2  # seconds after which a wait for standard input looks for 
     metavar="PATH...",
     nargs=-1,
     required=True,
-    type=click.Path(exists=True, path_type=Path, allow_dash=True),
+    type=PathType(exists=True, path_type=Path, allow_dash=True),
 )
 @click.option("--name", metavar="NAME", help="Name of the file or directory in the skylink.")
 @click.option("--default-path", metavar="PATH", help="File that a browser is shown first.")

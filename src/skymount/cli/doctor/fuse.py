@@ -1,6 +1,7 @@
 """Checks of what mounting needs: kernel, device, fusermount3, the right to, libfuse, limits."""
 
 import ctypes
+import errno
 import os
 import re
 import shutil
@@ -51,9 +52,11 @@ def check_right() -> Finding:
     try:
         is_tried = obstacles.try_mounting()
     except OSError as error:
+        text = f"a mount to try it failed: {error.strerror}"
+        if error.errno not in (errno.EPERM, errno.EACCES):
+            return failure(subject, text)
         forbidden = obstacles.FORBIDDEN
-        text = f"a mount to try it was refused ({error.strerror}): {forbidden.text}"
-        return failure(subject, text, forbidden.advice)
+        return failure(subject, f"{text}: {forbidden.text}", forbidden.advice)
     return ok(subject, "tried, where nobody sees it" if is_tried else "there, but not tried")
 
 

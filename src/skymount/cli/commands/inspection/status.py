@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from skymount.cli import completion
+from skymount.cli.options import PathType
 from skymount.cli.output import emit, escape, json_option
 from skymount.errors import MountError
 
@@ -21,7 +22,9 @@ _INTERVAL = 1.0  # seconds
 
 
 @click.command()
-@click.argument("mountpoint", required=False, shell_complete=completion.mounted_paths)
+@click.argument(
+    "mountpoint", required=False, type=PathType(), shell_complete=completion.mounted_paths
+)
 @json_option
 @click.option("--watch", is_flag=True, help="Show it again each second, until interrupted.")
 def status(mountpoint: str | None, as_json: bool, watch: bool) -> None:

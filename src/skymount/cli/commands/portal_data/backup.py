@@ -12,6 +12,7 @@ import click
 
 from skymount.cli import completion
 from skymount.cli.commands.portal_data.storage_options import with_storage
+from skymount.cli.options import PathType
 from skymount.cli.output import emit, interruption, json_option, progress, warn
 from skymount.cli.standard_streams import standard_input, standard_output
 from skymount.errors import MalformedError
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from skymount.server.config import PortalConfig
 
 _file = click.argument(
-    "file", type=click.Path(path_type=Path, allow_dash=True), shell_complete=completion.files
+    "file", type=PathType(path_type=Path, allow_dash=True), shell_complete=completion.files
 )
 
 

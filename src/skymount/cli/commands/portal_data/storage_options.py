@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from skymount.cli.options import data_directory, data_option
+from skymount.cli.options import PathType, data_directory, data_option
 
 if TYPE_CHECKING:
     from skymount.server.config import PortalConfig
@@ -41,7 +41,7 @@ _OPTIONS = (
     database_option,
     click.option(
         "--key-file",
-        type=click.Path(path_type=Path),
+        type=PathType(path_type=Path),
         metavar="FILE",
         help="Skykeys in the database are encrypted with the key in this file: 64 hex digits, the "
         "same for all portals.",
