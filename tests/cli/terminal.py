@@ -4,7 +4,8 @@ import os
 import pty
 import select
 import subprocess
-from collections.abc import Iterator
+import termios
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from tests.skymount_process import LIMIT, SKYMOUNT, Sandbox, end
@@ -23,6 +24,11 @@ class Terminal:
         while prompt not in self.shown[seen:]:
             assert self._read(), f"no prompt {prompt!r} but {self.shown!r}"
         os.write(self._master, text.encode())
+
+    @property
+    def has_echo(self) -> bool:
+        """Whether it shows what is typed."""
+        return bool(termios.tcgetattr(self._master)[3] & termios.ECHO)
 
     def end(self) -> tuple[int, str]:
         """Wait for its end; return the exit code and what went to stdout."""
@@ -43,12 +49,17 @@ class Terminal:
 
 
 @contextmanager
-def at_terminal(sandbox: Sandbox, *args: str, controlling: bool = True) -> Iterator[Terminal]:
-    """Run ``skymount`` at a terminal, as a shell would (`controlling`) or without /dev/tty."""
+def at_terminal(
+    sandbox: Sandbox, *args: str, controlling: bool = True, command: Sequence[str] = ()
+) -> Iterator[Terminal]:
+    """Run ``skymount`` at a terminal, as a shell would (`controlling`) or without /dev/tty.
+
+    `command` replaces the whole command line.
+    """
     master, slave = pty.openpty()
     session = ["setsid", "--ctty"] if controlling else ["setsid"]
     process = subprocess.Popen(
-        [*session, *SKYMOUNT, *args],
+        [*session, *(command or [*SKYMOUNT, *args])],
         env={**sandbox.env, "TERM": "xterm"},
         stdin=slave,
         stdout=subprocess.PIPE,

@@ -2,6 +2,8 @@
 terminal or from standard input, and are never shown.
 """
 
+import shlex
+import signal
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,30 @@ def test_interrupted(sandbox: Sandbox, key: str) -> None:
         terminal.type_after("phrase: ", key)
         assert terminal.end() == (130, "")
     assert "Traceback" not in terminal.shown
+
+
+@pytest.mark.parametrize("name", ["INT", "TERM", "HUP", "QUIT"])
+def test_a_signal_leaves_a_terminal_with_echo(sandbox: Sandbox, name: str) -> None:
+    number = signal.Signals[f"SIG{name}"]
+    with at_terminal(sandbox, "key", "import", "work", controlling=False) as terminal:
+        terminal.type_after("phrase: ", "")
+        assert not terminal.has_echo
+        terminal.process.send_signal(number)
+        assert terminal.end() == (128 + number, "")
+        assert terminal.has_echo
+
+
+def test_a_stopped_prompt_leaves_the_terminal_as_it_was(sandbox: Sandbox) -> None:
+    """And asks again when the command goes on."""
+    command = shlex.join([*SKYMOUNT, "key", "import", "work"])
+    script = f"{command}; stty -a | grep -qw -- -echo || echo it shows; fg"
+    with at_terminal(sandbox, command=["bash", "-mc", script]) as terminal:
+        terminal.type_after("phrase: ", "\x1a")
+        terminal.type_after("phrase: ", f"{SEED}\n")
+        terminal.type_after("more: ", f"{SEED}\n")
+        code, out = terminal.end()
+    assert (code, out.splitlines()[0], out.splitlines()[-1]) == (0, "it shows", PAIR.public_hex)
+    assert SEED not in terminal.shown
 
 
 @pytest.mark.parametrize(("length", "code"), [(4093, 0), (4094, 2), (4095, 2), (5000, 2)])

@@ -164,3 +164,11 @@ def test_many_stars_take_no_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", ["a" + " " * (1 << 19) + "b", "[^a]" * 10_000])
 def test_a_long_line_takes_no_time(line: str) -> None:
     assert IgnorePatterns.of_lines([line.encode()]).verdict("a", False) is None
+
+
+@pytest.mark.parametrize(
+    "pattern", ["./a", "../a", "!./a", "a/./b", "", " ", "#a", "a[", "a\\", "/"]
+)
+def test_an_option_that_matches_no_path(pattern: str) -> None:
+    with pytest.raises(MalformedError, match="matches no path"):
+        IgnorePatterns.of_options(["a", pattern])

@@ -4,6 +4,7 @@ Secrets are read from a terminal or standard input, never from the command line:
 """
 
 import os
+import signal
 import sys
 from typing import BinaryIO, TextIO
 
@@ -73,11 +74,9 @@ def read_secret(what: str, *, confirm: bool = False) -> str:
 
 
 def _ask(what: str, confirm: bool) -> str:
-    from getpass import getpass
-
     try:
-        text = getpass(f"{what}: ")
-        if confirm and getpass("Once more: ") != text:
+        text = _typed(f"{what}: ")
+        if confirm and _typed("Once more: ") != text:
             raise click.ClickException("the two are different; try again")
         size = len(text.encode())
     except UnicodeError:
@@ -85,6 +84,30 @@ def _ask(what: str, confirm: bool) -> str:
     if size >= _TYPED_LIMIT:
         raise MalformedError(f"{what.lower()}: too long for a terminal; pipe it in instead")
     return text
+
+
+class _StoppedError(BaseException):
+    """Ctrl-Z was typed."""
+
+
+def _typed(prompt: str) -> str:
+    """Read a line without echo. While the command is stopped the terminal is as it was before."""
+    from getpass import getpass
+
+    def stop(*_: object) -> None:
+        raise _StoppedError
+
+    while True:
+        usual = signal.getsignal(signal.SIGTSTP)
+        try:
+            if usual is not signal.SIG_IGN:
+                signal.signal(signal.SIGTSTP, stop)
+            return getpass(prompt)
+        except _StoppedError:
+            pass
+        finally:
+            signal.signal(signal.SIGTSTP, usual)
+        signal.raise_signal(signal.SIGTSTP)
 
 
 def _piped(what: str) -> str:

@@ -121,7 +121,7 @@ class _Walk:
 
     def run(self) -> None:
         self._real_root = os.path.realpath(self.root)
-        self._excludes = IgnorePatterns.of_lines(map(os.fsencode, self.rules.excludes))
+        self._excludes = IgnorePatterns.of_options(self.rules.excludes)
         if not self.rules.take_all:
             self._own = OwnState.find()
         status = os.stat(self.root)
@@ -280,8 +280,8 @@ class _Walk:
         """Take a file that is not left out for its form; `folder` is open unless it is a link."""
         if not stat.S_ISREG(looked_at.st_mode):
             raise _UnusableError(_NO_FILES.get(stat.S_IFMT(looked_at.st_mode), "no regular file"))
-        name = os.path.basename(place)
-        names = (name, os.path.basename(path))
+        name = place[place.rfind("/") + 1 :]
+        names = {name, path[path.rfind("/") + 1 :]}
         with _open_file(place if folder is None else name, folder) as file:
             status = os.fstat(file.fileno())
             if _identity(status) != _identity(looked_at):
@@ -337,10 +337,9 @@ def _open_file(path: str, folder: int | None = None) -> FileIO:
 
 def _reason_of_side_file(path: str) -> str:
     """Return why a file beside a database is left out: the database is."""
-    for end in _SIDE_FILES:
-        if path.endswith(end):
-            with suppress(OSError), _open_file(path.removesuffix(end)) as file:
-                status = os.fstat(file.fileno())
-                if stat.S_ISREG(status.st_mode):
-                    return reason_of_form(file.read(HEAD_LIMIT) or b"", status.st_size)
+    if path.endswith(_SIDE_FILES):
+        with suppress(OSError), _open_file(path.rpartition("-")[0]) as file:
+            status = os.fstat(file.fileno())
+            if stat.S_ISREG(status.st_mode):
+                return reason_of_form(file.read(HEAD_LIMIT) or b"", status.st_size)
     return ""

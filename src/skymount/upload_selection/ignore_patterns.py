@@ -87,6 +87,19 @@ class IgnorePatterns:
         return cls(tuple(filter(None, map(_parsed, lines)))[::-1])
 
     @classmethod
+    def of_options(cls, patterns: Sequence[str]) -> Self:
+        """MalformedError for a pattern that no path can match, such as `./x`."""
+        lines = list(map(os.fsencode, patterns))
+        for line in lines:
+            if _parsed(line) is None or {b".", b".."}.intersection(line.lstrip(b"!").split(b"/")):
+                text = line.decode("utf-8", "backslashreplace")
+                raise MalformedError(
+                    f"the pattern {text!r} matches no path: patterns are as in .gitignore, "
+                    "relative to the directory"
+                )
+        return cls.of_lines(lines)
+
+    @classmethod
     def of_folder(cls, folder: str) -> Self | None:
         """Read the ignore file of a folder; None if it has none, or no pattern in it.
 

@@ -52,19 +52,18 @@ _KEY_BODY = (  # on the next line; or in a text of a program or of JSON
 _AGENT_KEY = (  # as GnuPG's agent keeps it
     rb"\((?:\d\d:)?(?:protected-)?private-key ?\((?:3:)?(?:rsa|ecc|dsa|elg)[ (]"
 )
-_ANYWHERE = (  # bytes that are quickly looked for, and what stands there then
-    (b"----BEGIN", re.compile(_KEY_HEADER + _KEY_BODY), _PRIVATE_KEY),
-    (b"private-key", re.compile(_AGENT_KEY), _PRIVATE_KEY),
-    (b"AGE-SECRET-KEY-", re.compile(rb"AGE-SECRET-KEY-(?:PQ-)?1[0-9A-Z]{16}"), _PRIVATE_KEY),
-)
+_mark = re.compile(b"KEY")  # quickly looked for, as K is rare
+_key = re.compile(b"%b%b|AGE-SECRET-KEY-(?:PQ-)?1[0-9A-Z]{16}" % (_KEY_HEADER, _KEY_BODY))
+_wireguard = re.compile(rb"PrivateKey\s*=\s*[A-Za-z0-9+/]{43}=")
+_small_mark = re.compile(b'key[:"]')
 _IN_SMALL_FILES = (  # and in JSON
-    (re.compile(rb"PrivateKey\s*=\s*[A-Za-z0-9+/]{43}="), _PRIVATE_KEY),
     (re.compile(rb"skykey:[A-Za-z0-9_-]{76}(?![A-Za-z0-9_-])"), _SKYKEY),
     (re.compile(rb'"(?:private_key|seed)"\s*:\s*"[0-9A-Fa-f]{128}"'), _OWN_KEY),
 )
 _SMALL = 4 << 10  # bytes; a file with a key of ours is no larger
 _BEGINNINGS = (
     (rb"\s*(?:" + _KEY_HEADER + rb"|AGE-SECRET-KEY-1)", _PRIVATE_KEY),
+    (rb"(?:[A-Z][\w-]*:[^\n]*\n)*?(?:Key:\s*)?" + _AGENT_KEY, _PRIVATE_KEY),
     (rb"PuTTY-User-Key-File-|SSH PRIVATE KEY FILE FORMAT", _PRIVATE_KEY),
     (rb"untrusted comment: [^\n]*secret key", _PRIVATE_KEY),
     (rb"\s*[0-9A-Fa-f]{128}\s*\Z", _HEX),
@@ -92,7 +91,10 @@ def reason_of_name(path: str) -> str:
         return "a file of an editor or of the desktop"
     if _names.match(name.casefold()):
         return SECRETS
-    end = path[-_LONGEST:].casefold()
+    end = path[-_LONGEST:]
+    if "/." not in end:
+        return ""
+    end = end.casefold()
     if end.endswith(_SECRET_PATHS):
         return SECRETS
     return OWN_STATE if end.endswith(_OWN_PATHS) else ""
@@ -112,34 +114,36 @@ def reason_of_form(head: bytes, size: int, names: Iterable[str] = ()) -> str:
     head = head.removeprefix(b"\xef\xbb\xbf")
     if found := _beginning.match(head):
         return _BEGINNINGS[(found.lastindex or 1) - 1][1]
-    for part, form, reason in _ANYWHERE:
-        if part in head and form.search(head):
-            return reason
-    if size <= _SMALL or head.startswith((b"{", b"[")):
+    if _mark.search(head) and _key.search(head):
+        return _PRIVATE_KEY
+    if head.startswith((b"{", b"[")) or (size <= _SMALL and _small_mark.search(head)):
         for form, reason in _IN_SMALL_FILES:
             if form.search(head):
                 return reason
     if _is_der_key(head, size) or _is_pgp_key(head):
         return _PRIVATE_KEY
+    return _reason_of_settings(head, size) if _settings.match(head) else ""
+
+
+_settings = re.compile(  # the first line of TOML, or of the like
+    rb"(?:\s|#[^\n]*\n)*+(?:\[|[A-Za-z_\"'][\w.\"'-]*\s*=)"
+)
+
+
+def _reason_of_settings(head: bytes, size: int) -> str:
+    """It is a configuration if it is TOML that names portals as we do, or a key for one."""
+    if _wireguard.search(head):
+        return _PRIVATE_KEY
     if size > HEAD_LIMIT:
         head = head[: head.rfind(b"\n") + 1]  # whole lines
-    return _CONFIGURATION if _is_configuration(head) else ""
-
-
-_TOML = re.compile(rb"(?:\s|#[^\n]*\n)*+(?:\[|[A-Za-z_\"'][\w.\"'-]*\s*=)")  # its first line
-
-
-def _is_configuration(head: bytes) -> bool:
-    """Whether it is TOML that names portals as we do, or a key for one."""
-    if not _TOML.match(head):
-        return False
     try:
         found = tomllib.loads(head.decode())
     except (ValueError, RecursionError):
-        return False
+        return ""
     mounts = found.get("mounts")
     tables = [found, *(mounts.values() if isinstance(mounts, dict) else ())]
-    return any(isinstance(table, dict) and _names_a_portal(table) for table in tables)
+    is_ours = any(isinstance(table, dict) and _names_a_portal(table) for table in tables)
+    return _CONFIGURATION if is_ours else ""
 
 
 def _names_a_portal(table: dict[str, Any]) -> bool:
