@@ -13,7 +13,6 @@ from skymount.errors import (
     AccessDeniedError,
     BadContentError,
     HeadTooLongError,
-    MalformedError,
     NotFoundError,
     PortalError,
     PortalTimeoutError,
