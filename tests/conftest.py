@@ -23,11 +23,12 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 @pytest.fixture(scope="session", autouse=True)
 def default_signals() -> None:
     """Let the programs that tests start get their signals, also where ours are ignored: SIGHUP
-    under nohup, SIGINT in the background of a script. Such a program would ignore them too.
+    under nohup, SIGINT and SIGQUIT in the background of a script. Such a program would ignore
+    them too.
 
     A handler that does nothing ignores a signal as well, but exec sets it back.
     """
-    for number in (signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
 

@@ -43,11 +43,16 @@ def data_directory(given: Path | None) -> Path:
 
 
 class PathType(click.Path):
-    """A path that is not empty: an empty one would be the working directory, or ignored."""
+    """A path that is not empty: an empty one would be the working directory, or ignored.
+
+    It is looked at only if it must exist or be of one kind: it may be a mount whose daemon hangs.
+    """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value in ("", b""):
             self.fail("the path is empty", param, ctx)
+        if not self.exists and self.file_okay and self.dir_okay:
+            return self.coerce_path_result(value)
         return super().convert(value, param, ctx)
 
 

@@ -15,7 +15,6 @@ def test_no_mount_point(sandbox: Sandbox) -> None:
         ("portal.example", "write https://portal.example"),
         ("ftp://portal.example", "as https://portal.example does"),
         ("http://me:secret@portal.example", "it must not hold credentials"),
-        ("", "bad portal URL"),
     ],
 )
 def test_a_bad_portal_url(sandbox: Sandbox, url: str, words: str) -> None:
