@@ -169,9 +169,9 @@ def test_our_own_portal_that_does_not_start_is_a_warning(alone: Sandbox) -> None
     (alone.root / "data/skymount").mkdir()
     (alone.root / "data/skymount/portal").write_text("in the way")
     with alone.mounted(clean=False) as mount:
-        said = "the embedded portal did not start: Invalid value for '--data': Directory"
+        said = "the embedded portal did not start: cannot use the data directory"
         assert said in mount.warnings
-        assert " WARNING portal: Invalid value for '--data'" in alone.log.read_text()
+        assert " WARNING portal: cannot use the data directory" in alone.log.read_text()
 
 
 def test_what_our_own_portal_says_is_in_the_log(alone: Sandbox) -> None:

@@ -138,10 +138,10 @@ def _with_scheme(url: str) -> str:
     begins = "it begins with http:// or https://"
     if "://" in url or not url:
         return f"{begins}, as https://portal.example does"
-    scheme = "http" if is_local(f"//{url}") else "https"
     try:
+        scheme = "http" if is_local(f"//{url}") else "https"
         return f"{begins}: write {parse_portal_url(f'{scheme}://{url}')}"
-    except MalformedError:
+    except (ValueError, MalformedError):
         return f"{begins}, as https://portal.example does"
 
 

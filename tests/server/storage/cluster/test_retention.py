@@ -299,7 +299,7 @@ def test_the_limit_holds_for_all_portals(shared: Shared, start: StartPortal) -> 
         link = client.upload_file("a", bytes(9 << 20))
         refused = other.post("/svc/skyfile?filename=b", content=bytes(2 << 20), headers=plain)
         assert refused.status_code == 507, refused.text
-        assert f"at most {10 << 20} bytes" in message_of(refused)
+        assert "at most 10 MiB" in message_of(refused)
         assert other.get("/svc/stats").json()["numfiles"] <= 1
         other.upload_file("c", bytes(1 << 10))
         with opened_content(shared) as content:
