@@ -153,7 +153,7 @@ def test_sigusr1_tells_what_the_mount_does(sandbox: Sandbox, portal: str) -> Non
         until(logged(sandbox, "skymount.daemon.signals.handle"))
         text = sandbox.log.read_text()
         assert "(most recent call first):" in text
-        assert " WARNING 0 requests of the kernel are under way\n" in text
+        assert " WARNING 0 requests of the kernel under way\n" in text
         assert " WARNING     task skymount.daemon.mount_service._serve\n" in text
         assert "skymount/fs/fuse.py:" in text
         assert output(["ls", mount.path]) == b"hns\nregistry\nskydb\nskylinks\n"

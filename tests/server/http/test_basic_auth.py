@@ -49,8 +49,8 @@ def test_the_password_may_come_through_a_pipe() -> None:
         (b"pass", 0o604, "chmod 600"),
         (b"", 0o600, "is empty"),
         (b"\n", 0o600, "is empty"),
-        (b"x" * 4097, 0o600, "more than 4096"),
-        (b"x" * 9999 + b"\n", 0o600, "more than 4096"),
+        (b"x" * 4097, 0o600, "more than 4 KiB"),
+        (b"x" * 9999 + b"\n", 0o600, "more than 4 KiB"),
     ],
 )
 def test_an_unusable_password_file(
