@@ -515,6 +515,14 @@ def test_a_bad_variable_is_named() -> None:
         load({}, environ={"SKYMOUNT_TIMEOUT": "soon"})
 
 
+@pytest.mark.parametrize("key", ["mountpoint", "log_file"])
+def test_a_flag_may_hold_a_dollar_sign_and_a_variable_of_the_environment_may_not(key: str) -> None:
+    path = "/mnt/$a"
+    assert getattr(load({key: path}, environ=NOWHERE), key) == path
+    with pytest.raises(ConfigError, match=r"holds a \$"):
+        load({}, environ={**NOWHERE, f"SKYMOUNT_{key.upper()}": path})
+
+
 def test_a_bad_flag_is_named() -> None:
     with pytest.raises(ConfigError, match=r"^command line: memory_cache: not a size"):
         load({"memory_cache": "much"}, environ=NOWHERE)

@@ -174,6 +174,7 @@ TABLE = f'[[portals]]\nurl = "{A}"\n'
         (f"{TABLE}headers = 'X: secret'", "line 3: [[portals]] 1: headers must be a mapping"),
         (f"{TABLE}[portals.headers]\nHost = 'secret'", "line 3: [[portals]] 1: headers: the"),
         (f"{TABLE}ca_file = 1", "line 3: [[portals]] 1: ca_file must be a string"),
+        (f"{TABLE}ca_file = '$HOME/a'", "line 3: [[portals]] 1: ca_file holds a $: variables"),
         (f"{TABLE}redirect_hosts = ['a/b']", "line 3: [[portals]] 1: redirect_hosts: 'a/b' is"),
         (f"portals = ['{A}', {{ url = '{B}' }}]", "line 1: [[portals]] 1: addresses and tables"),
         (f'[portals]\nurl = "{A}"', "line 1: portals: a portal's table begins with [[portals]]"),

@@ -29,6 +29,7 @@ from skymount.portal.options import (
     PortalOptions,
     portal_identity,
 )
+from skymount.portal.validation import refuse_variables
 from skymount.portal.write_policy import WritePolicy
 from skymount.user_directories import user_directory
 from skymount.wire.dialect import Dialect
@@ -126,8 +127,13 @@ KEYS = tuple(PARSERS)
 assert {*KEYS, "portal_tables", "default_portal"} == {item.name for item in fields(Config)}
 
 
-def _merged(config: Config, settings: Mapping[str, object], place: Place) -> Config:
-    """Return the configuration with these settings; ConfigError names the place and the key."""
+def _merged(
+    config: Config, settings: Mapping[str, object], place: Place, *, by_shell: bool = False
+) -> Config:
+    """Return the configuration with these settings; ConfigError names the place and the key.
+
+    `by_shell`: a shell has replaced the variables in them.
+    """
     faults = Faults()
     parsed: dict[str, Any] = {}
     for key, value in settings.items():
@@ -140,6 +146,8 @@ def _merged(config: Config, settings: Mapping[str, object], place: Place) -> Con
                 parsed[key] = PARSERS[key]([table.url for table in tables], key)
         else:
             try:
+                if key in PATHS and not by_shell:
+                    refuse_variables(value, key)
                 parsed[key] = PARSERS[key](value, key)
             except (ConfigError, MalformedError, WrongTypeError) as error:
                 named = shown(error) if str(error).startswith(key) else f"{key}: {shown(error)}"
@@ -236,7 +244,7 @@ def load_with_origins(
             is_for_any="portals" not in environment,
         )
     with faults.noted():
-        found.add(given, lambda *_: "command line")
+        found.add(given, lambda *_: "command line", by_shell=True)
     faults.check()
     config, foreign = found.config_in_use(environment.keys() | given.keys())
     return LoadedConfig(config, path, foreign, found.places)
@@ -305,10 +313,15 @@ class _Settings:
         self.places: dict[str, Place] = {}
 
     def add(
-        self, settings: Mapping[str, object], place: Place, *, is_for_any: bool = False
+        self,
+        settings: Mapping[str, object],
+        place: Place,
+        *,
+        is_for_any: bool = False,
+        by_shell: bool = False,
     ) -> None:
         """Add settings that override all before. `is_for_any`: they belong to whichever portal."""
-        self.config = _merged(self.config, settings, place)
+        self.config = _merged(self.config, settings, place, by_shell=by_shell)
         owners = () if is_for_any else self.config.portal_urls
         self._owners |= dict.fromkeys(_PORTAL_KEYS & settings.keys(), owners)
         self.places |= dict.fromkeys(settings, place)

@@ -13,7 +13,7 @@ from skymount.portal.options import (
     parse_portal_url,
     portal_identity,
 )
-from skymount.portal.validation import text
+from skymount.portal.validation import refuse_variables, text
 from skymount.wording import did_you_mean
 
 OPTION_KEYS = (
@@ -119,6 +119,8 @@ def _check(key: str, value: object) -> None:
     if key == "url":
         parse_portal_url(text(value, key))
     else:
+        if key == "ca_file":
+            refuse_variables(value, key)
         options: Mapping[str, Any] = {key: value}
         PortalOptions.parse(**options)
 

@@ -29,9 +29,7 @@ def text(value: object, name: str) -> str:
 
 
 def path(value: object, name: str) -> str:
-    """Return the text of a path. `~` and `~user` at its start must be known; variables are not
-    replaced, and so are refused.
-    """
+    """Return the text of a path. `~` and `~user` at its start must be known."""
     found = text(value, name)
     if not found:
         raise MalformedError(f"{name} is an empty path")
@@ -39,9 +37,13 @@ def path(value: object, name: str) -> str:
         raise MalformedError(f"{name} is not a path: it holds a NUL character")
     if os.path.expanduser(found).startswith("~"):
         raise MalformedError(f"{name} begins with ~, and there is no such home directory")
-    if _VARIABLE.search(found):
-        raise MalformedError(f"{name} holds a $: variables are not replaced; write ~ for your home")
     return found
+
+
+def refuse_variables(value: object, name: str) -> None:
+    """MalformedError for a path with variables, where no shell has replaced them."""
+    if isinstance(value, str) and _VARIABLE.search(value):
+        raise MalformedError(f"{name} holds a $: variables are not replaced; write ~ for your home")
 
 
 def flag(value: object, name: str) -> bool:
