@@ -68,7 +68,7 @@ def test_names_of_keys(sandbox: Sandbox) -> None:
 
 
 def test_names_of_mounts(sandbox: Sandbox, tmp_path: Path) -> None:
-    sandbox.configure("[mounts.home]\n[mounts.work]\n")
+    sandbox.configure('[mounts.home]\n[mounts.work]\n[mounts."\\u001b[31m"]\n[mounts."a\\nb"]\n')
     assert complete(sandbox, "mount --name") == ["plain,home", "plain,work"]
     other = tmp_path / "other.toml"
     other.write_text("[mounts.elsewhere]\n")

@@ -51,9 +51,9 @@ def mounted_paths(
     """Complete the path of a mount of this user; others the shell completes, as `~/sky`."""
     from skymount.fs.mountpoint import mounts_of
 
-    paths: list[str] = []
+    paths: Iterable[str] = ()
     with suppress(OSError):
-        paths = [path for path in mounts_of(os.geteuid()) if path.isprintable()]
+        paths = mounts_of(os.geteuid())
     found = [_item(path, "plain") for path in _beginning(incomplete, paths)]
     return found or directories(ctx, parameter, incomplete)
 
@@ -65,4 +65,4 @@ def _item(value: str, kind: str) -> "CompletionItem":
 
 
 def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
-    return sorted(name for name in names if name.startswith(incomplete))
+    return sorted(name for name in names if name.startswith(incomplete) and name.isprintable())
