@@ -240,15 +240,19 @@ def mount_namespace() -> Iterator[Namespace]:
 
 
 @pytest.fixture
-def installed(tmp_path: Path, all_wheels: Path, mount_namespace: Namespace) -> Iterator[Path]:
+def installed(tmp_path: Path, source: Path, mount_namespace: Namespace) -> Iterator[Path]:
     """A root into which the Debian package is installed; its /opt is that of the name space.
 
-    The machine's own packages stay as they are. Removing it leaves nothing.
+    The machine's own packages stay as they are. Building and removing it leaves nothing.
     """
     if os.getuid() or shutil.which("dpkg-deb") is None or not SYSTEM_PYTHON.exists():
         pytest.skip(f"needs root, dpkg-deb and {SYSTEM_PYTHON}")
-    env = {**os.environ, "WHEELS": str(all_wheels)}
-    run(ROOT / "scripts/build-deb", tmp_path, env=env)
+    checkout = tmp_path / "checkout"
+    shutil.copytree(source, checkout, ignore=shutil.ignore_patterns("build", "*.egg-info"))
+    (checkout / ".venv").symlink_to((ROOT / ".venv").resolve())
+    before = set(checkout.rglob("*"))
+    run(checkout / "scripts/build-deb", tmp_path)
+    assert set(checkout.rglob("*")) == before
     (package,) = tmp_path.glob("skymount_*.deb")
     root = tmp_path / "root"
     (root / "var/lib/dpkg").mkdir(parents=True)
