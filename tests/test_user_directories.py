@@ -13,6 +13,7 @@ from tests.portal_process import portal_process
 from tests.skymount_process import LIMIT, Done, Sandbox
 
 _USER = 12345
+_SHARED = ("--store", "s3://bucket/", "--database", "postgresql://127.0.0.1:9/portal")
 _SAID = "there is no home directory: set HOME, or XDG_{}_HOME, to an absolute path"
 
 
@@ -90,6 +91,7 @@ def test_what_needs_state_says_which_variable_to_set(homeless: Homeless) -> None
         (("config", "init"), "CONFIG"),
         (("config", "path"), "CONFIG"),
         (("portal", "serve"), "DATA"),
+        (("portal", "serve", *_SHARED, "--upstream", "http://127.0.0.1:9"), "DATA"),
         (("portal", "hns", "list"), "DATA"),
         (("service", "install", "home"), "CONFIG"),
     ):

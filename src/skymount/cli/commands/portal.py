@@ -217,7 +217,8 @@ def serve(
             host, port = listener.getsockname()[:2]
         password = read_password(password_file, environment)
         names = ("data", "store", "s3_endpoint", "database", "key_file")
-        stored = parse_storage(*(settings.pop(name) for name in names))
+        places = [settings.pop(name) for name in names]
+        stored = parse_storage(*places, has_upstream=any(upstream))
         if workers > 1 and stored.cluster is None:
             raise click.UsageError("--workers needs --store: processes cannot share --data")
         config = replace(

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_UNUSED = Path(os.devnull)
+
 database_option = click.option(
     "--database",
     default="",
@@ -76,9 +78,18 @@ def with_storage(command: F) -> F:
 
 
 def parse_storage(
-    data: Path | None, store: str, s3_endpoint: str, database: str, key_file: Path | None
+    data: Path | None,
+    store: str,
+    s3_endpoint: str,
+    database: str,
+    key_file: Path | None,
+    *,
+    has_upstream: bool = False,
 ) -> "PortalConfig":
-    """Return the configuration of a portal that has its data there; ConfigError."""
+    """Return the configuration of a portal that has its data there; ConfigError.
+
+    With a store, the directory is only for what is fetched from upstream.
+    """
     from skymount.server.config import PortalConfig
     from skymount.server.storage.cluster.settings import parse_settings
 
@@ -87,12 +98,4 @@ def parse_storage(
             raise click.UsageError("--s3-endpoint, --database and --key-file need --store")
         return PortalConfig(data_directory(data))
     shared = parse_settings(store, s3_endpoint, database, key_file, os.environ)
-    return PortalConfig(data or _unshared(), cluster=shared)
-
-
-def _unshared() -> Path:
-    """Return where only what is fetched from upstream is kept; without a home that fails."""
-    try:
-        return data_directory(None)
-    except click.UsageError:
-        return Path(os.devnull)
+    return PortalConfig(data_directory(data) if has_upstream else _UNUSED, cluster=shared)
