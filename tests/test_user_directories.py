@@ -130,3 +130,34 @@ def test_the_library_reads(homeless: Homeless, tmp_path: Path) -> None:
 def test_a_home_that_is_no_absolute_path_is_none(homeless: Homeless, home: str) -> None:
     done = homeless.python("-m", "skymount", "key", "list", HOME=home)
     assert _SAID.format("DATA") in done.stderr
+
+
+def test_a_home_that_is_not_writable(homeless: Homeless, tmp_path: Path) -> None:
+    """What keeps nothing works; the rest names the place that cannot be written."""
+    home, file, mountpoint = (tmp_path / name for name in ("home", "file", "mnt"))
+    home.mkdir(mode=0o555)
+    file.write_text("content\n")
+    mountpoint.mkdir()
+
+    def skymount(*arguments: str | Path) -> Done:
+        return homeless.python("-m", "skymount", *arguments, HOME=str(home))
+
+    uploaded = skymount("upload", file)
+    assert (uploaded.returncode, uploaded.stderr) == (0, "")
+    link = uploaded.stdout.strip()
+    for arguments in (("cat", link), ("ls", link), ("key", "list"), ("cache", "clear")):
+        done = skymount(*arguments)
+        assert (done.returncode, done.stderr) == (0, ""), arguments
+    for arguments, place in (
+        (("key", "generate", "home"), ".local/share/skymount/keys"),
+        (("registry", "pending"), ".local/state/skymount/ledger.sqlite3"),
+        (("config", "init"), ".config"),
+        (("portal", "serve"), ".local/share/skymount/portal"),
+        (("mount", str(mountpoint)), ".local/state/skymount/log"),
+    ):
+        done = skymount(*arguments)
+        assert done.returncode == 1, arguments
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert f"{home / place}" in done.stderr
+        assert "Permission denied" in done.stderr
+    assert list(home.iterdir()) == []
