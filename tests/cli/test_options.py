@@ -301,6 +301,12 @@ def test_an_empty_path_is_refused(home: Sandbox, arguments: str) -> None:
     assert "the path is empty" in home.fail(*words, code=2)
 
 
+@pytest.mark.parametrize(("command", "code"), [("serve", 1), ("list", 2)])
+def test_an_empty_store_is_refused(home: Sandbox, command: str, code: int) -> None:
+    """It would be the user's own portal."""
+    assert "'' is not s3://BUCKET" in home.fail("portal", command, "--store=", code=code)
+
+
 def test_an_empty_portal_is_as_none(home: Sandbox, portal: str) -> None:
     """And an empty user agent is the usual one."""
     box = home.with_env(SKYMOUNT_PORTALS=portal)

@@ -29,7 +29,6 @@ _OPTIONS = (
     data_option,
     click.option(
         "--store",
-        default="",
         metavar="URL",
         help="The object store of content, s3://BUCKET/PREFIX, which portals may share, in "
         "place of --data.",
@@ -65,7 +64,7 @@ def with_storage(command: F) -> F:
     def parsed(
         *given: Any,
         data: Path | None,
-        store: str,
+        store: str | None,
         s3_endpoint: str,
         database: str,
         key_file: Path | None,
@@ -79,7 +78,7 @@ def with_storage(command: F) -> F:
 
 def parse_storage(
     data: Path | None,
-    store: str,
+    store: str | None,
     s3_endpoint: str,
     database: str,
     key_file: Path | None,
@@ -93,7 +92,7 @@ def parse_storage(
     from skymount.server.config import PortalConfig
     from skymount.server.storage.cluster.settings import parse_settings
 
-    if not store:
+    if store is None:
         if s3_endpoint or database or key_file:
             raise click.UsageError("--s3-endpoint, --database and --key-file need --store")
         return PortalConfig(data_directory(data))
