@@ -126,6 +126,8 @@ def test_show_names_each_value_and_where_it_was_set(sandbox: Sandbox) -> None:
     assert found["metrics_listen"] == ('"off"', "default")
     assert rows(named.succeed("config", "show"))["verify"] == ('"available"', "default")
     assert tomllib.loads(shown)["memory_cache"] == "64 MiB"  # in the syntax of the file
+    sandbox.configure(shown)
+    assert "no mistakes" in sandbox.succeed("config", "check")
 
 
 def test_show_masks_secrets(sandbox: Sandbox) -> None:

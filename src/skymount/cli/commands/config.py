@@ -245,7 +245,13 @@ def _lines(
 
 
 def _rows(rows: Mapping[str, tuple[object, str]]) -> Iterator[str]:
-    settings = {key: f"{key} = {_toml(value)}" for key, (value, _) in rows.items()}
+    from skymount.config_values import PATHS
+
+    settings = {
+        # A path that is not set; the file may not have an empty one.
+        key: f"{'# ' if key in PATHS and not value else ''}{key} = {_toml(value)}"
+        for key, (value, _) in rows.items()
+    }
     width = min(max(map(len, settings.values())), 40)
     for key, (_, origin) in rows.items():
         yield f"{settings[key]:<{width}}  # {origin}"
