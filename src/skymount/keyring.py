@@ -129,15 +129,18 @@ class Keyring:
                     return key.pair
         return None
 
+    def check_free(self, name: str) -> None:
+        """Refuse a name that `add` would refuse, before a secret is typed for it."""
+        if check_name(name) in self.names():
+            raise _taken(name)
+
     def add(self, name: str, pair: "SigningKeyPair", *, replace: bool = False) -> StoredKey:
         """Store a key pair durably; an existing name is refused unless to `replace` it."""
         key = StoredKey(check_name(name), pair, datetime.now(UTC).replace(microsecond=0))
         with self._writing() as directory:
             taken = self._files(directory)
             if name in taken and not replace:
-                raise KeyringError(
-                    f"there is a key called {name} already; remove it first, or take another name"
-                )
+                raise _taken(name)
             if name not in taken and len(taken) >= self._limit:
                 raise KeyringError(f"{self.path}: more than {self._limit} keys are not kept")
             atomic_file.replace(name, _encode(key), temporary=_NEW, within=directory)
@@ -232,6 +235,12 @@ class Keyring:
             return _parse(name, body)
         except MalformedError as error:
             raise KeyringError(f"{path}: {error}") from None
+
+
+def _taken(name: str) -> KeyringError:
+    return KeyringError(
+        f"there is a key called {name} already; remove it first, or take another name"
+    )
 
 
 def _is_name(name: str) -> bool:

@@ -73,6 +73,9 @@ def test_files_are_for_their_owner_alone(sandbox: Sandbox) -> None:
 def test_a_name_that_is_taken(sandbox: Sandbox) -> None:
     public_key = sandbox.succeed("key", "generate", "home")
     assert "called home already" in sandbox.fail("key", "generate", "home")
+    for command in (("import",), ("derive", "--child", "x")):  # nothing is asked for
+        said = sandbox.fail("key", *command, "home")
+        assert said.startswith("there is a key called home already"), said
     assert sandbox.succeed("key", "show", "home") == public_key
 
 

@@ -73,18 +73,18 @@ def import_(ctx: click.Context, name: str, private_key: bool, as_json: bool) -> 
       pass show skymount/work | skymount key import work
       skymount key import --private-key work < private-key.txt
     """
-    from skymount.keyring import check_name
     from skymount.wire.key_pair import SigningKeyPair
 
     refuse_surplus(ctx, "one name and nothing else")
-    check_name(name)  # before a secret is typed for it
+    keyring = user_keyring()
+    keyring.check_free(name)
     if private_key:
         pair = SigningKeyPair.from_private_hex(read_secret("Private key").strip())
     else:
         secret = read_secret("Seed or pass-phrase", confirm=True)
         _warn_of_guessable(secret)
         pair = SigningKeyPair.from_seed(secret)
-    _emit_stored(user_keyring().add(name, pair), "", as_json)
+    _emit_stored(keyring.add(name, pair), "", as_json)
 
 
 def _warn_of_guessable(secret: str) -> None:
@@ -115,14 +115,13 @@ def derive(
       skymount key derive notes --child notes.example
       skymount key derive --child notes.example --show-seed < master-seed
     """
-    from skymount.keyring import check_name
     from skymount.wire.key_pair import SigningKeyPair, derive_child_seed
 
     refuse_surplus(ctx, "one name and nothing else")
     if name is None and not show_seed:
         raise click.UsageError("name the new key, or add --show-seed", ctx)
     if name is not None:
-        check_name(name)
+        user_keyring().check_free(name)
     seed = derive_child_seed(read_secret("Master seed", confirm=True), child)
     if name is None:
         emit({"seed": seed}, as_json, [seed])
