@@ -73,7 +73,9 @@ def test_without_a_portals_data(sandbox: Sandbox, tmp_path: Path, command: str) 
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize("given", ["--keep never", "--keep 0", "--max-storage lots"])
+@pytest.mark.parametrize(
+    "given", ["--keep never", "--keep 0", "--max-storage lots", "--keep=", "--max-storage="]
+)
 def test_bad_options(sandbox: Sandbox, given: str) -> None:
     """RT3: wrong usage."""
     assert sandbox.skymount("portal", "serve", *given.split()).returncode == 2

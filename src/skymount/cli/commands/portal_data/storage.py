@@ -27,7 +27,7 @@ def duration(context: click.Context, parameter: click.Parameter, value: str | No
     from skymount.config_values import parse_duration
 
     try:
-        return parse_duration(value) if value else 0
+        return parse_duration(value) if value is not None else 0
     except ConfigError as error:
         raise click.BadParameter(str(error)) from None
 
@@ -37,10 +37,10 @@ def size(context: click.Context, parameter: click.Parameter, value: str | None) 
     from skymount.config_values import parse_size
 
     try:
-        found = parse_size(value) if value else 0
+        found = parse_size(value) if value is not None else 0
     except ConfigError as error:
         raise click.BadParameter(str(error)) from None
-    if value and not found:
+    if value is not None and not found:
         raise click.BadParameter("it must be more than 0")
     return found
 
