@@ -39,7 +39,8 @@ def _registry_version(data: Path) -> int:
 
 
 def _state(data: Path) -> dict[str, tuple[int, int]]:
-    found = {path: path.stat() for path in data.rglob("*")}
+    """Return size and time of all but the lock, which says which process has it."""
+    found = {path: path.stat() for path in data.rglob("*") if path.name != "lock"}
     return {str(path): (stat.st_size, stat.st_mtime_ns) for path, stat in found.items()}
 
 
