@@ -14,6 +14,7 @@ pytestmark = MARKS
 _ATTACK = b"""<!doctype html><title>attack</title><iframe id="frame" src="PORTAL/"></iframe>
 <script>
 const portal = "PORTAL", found = {};
+const loaded = new Promise((done) => addEventListener("load", done));  // with the frame
 const attempt = async (name, what) => {
   try { found[name] = String(await what()); } catch (error) { found[name] = "refused"; }
 };
@@ -36,6 +37,7 @@ form.append("files[]", new Blob(["forged"]), "forged");
     return (await navigator.serviceWorker.register(script, {scope: portal + "/"})).scope;
   });
   await attempt("storage", async () => { localStorage.setItem("a", "b"); return localStorage.a; });
+  await loaded;
   await attempt("frame", async () =>
     document.getElementById("frame").contentDocument.body.innerHTML);
   await attempt("opener", async () => window.opener.document.title);

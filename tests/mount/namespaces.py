@@ -163,4 +163,4 @@ def new_namespace(*, network: bool) -> Iterator[Namespace]:
             yield found
     finally:
         close_pipes(holder)
-        holder.wait(10)
+        holder.wait(60)
