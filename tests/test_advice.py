@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -181,7 +182,7 @@ def test_nginx_with_limits(home: Sandbox, portal: str) -> None:
     with nginx_before(portal, home.root / "nginx", limits) as url:
         box = home.with_env(SKYMOUNT_PORTALS=url)
         said = said_by(box, "upload large")
-        assert said.startswith("HTTP status 413 (Request Entity Too Large) from nginx/")
+        assert said.startswith(f"HTTP status 413 ({HTTPStatus(413).phrase}) from nginx/")
         assert "its operator can allow more (client_max_body_size in nginx)" in said
         said = said_by(box, "skykey create name")
         assert said.startswith("HTTP status 429 (Too Many Requests) from nginx/")

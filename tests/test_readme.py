@@ -44,6 +44,7 @@ def make_checkout(path: Path) -> None:
     (venv / packages.relative_to(ours)).parent.mkdir(parents=True)
     (venv / packages.relative_to(ours)).symlink_to(packages)
     shutil.copy(ours / "pyvenv.cfg", venv / "pyvenv.cfg")
+    shutil.copytree(ROOT / "systemd", venv / "share/systemd/user")  # ROOT may be closed to nobody
     (venv / "bin").mkdir()
     python = venv / "bin/python"
     python.symlink_to(os.path.realpath(sys.executable))

@@ -3,6 +3,7 @@
 import errno
 import socket
 import ssl
+from http import HTTPStatus
 
 import httpx
 import pytest
@@ -14,6 +15,7 @@ from skymount.portal.options import DEFAULT_SVC_PORTAL_URL, PortalOptions
 URL = "http://portal.example"
 PROXY = Proxy("http", "proxy.example", 3128)
 KNOWN_PROXY = Proxy("http", "proxy.example", 3128, b"Basic eDp5")
+TOO_LARGE = HTTPStatus(413).phrase  # another one since Python 3.13
 LARGE = (
     "a server before the portal takes no upload as large as this: its operator can allow more "
     "(client_max_body_size in nginx), or use another portal"
@@ -31,7 +33,7 @@ REFUSALS = [
     (Refusal(404, is_of_portal=True), "HTTP status 404 (Not Found)", ""),
     (Refusal(502, "upstream is down", proxy=PROXY), "upstream is down", ""),
     # servers before it
-    (Refusal(413, server="nginx"), "HTTP status 413 (Request Entity Too Large) from nginx", LARGE),
+    (Refusal(413, server="nginx"), f"HTTP status 413 ({TOO_LARGE}) from nginx", LARGE),
     (
         Refusal(429, server="nginx"),
         "HTTP status 429 (Too Many Requests) from nginx",
@@ -70,10 +72,10 @@ REFUSALS = [
     (Refusal(500), "HTTP status 500 (Internal Server Error)", ""),
     (Refusal(599), "HTTP status 599", ""),
     # nginx adds the portal's header to its own pages too; the portal's words are missing for HEAD
-    (Refusal(413, is_of_portal=True), "HTTP status 413 (Request Entity Too Large)", ""),
+    (Refusal(413, is_of_portal=True), f"HTTP status 413 ({TOO_LARGE})", ""),
     (
         Refusal(413, is_of_portal=True, beginning=b"<html>"),
-        "HTTP status 413 (Request Entity Too Large)",
+        f"HTTP status 413 ({TOO_LARGE})",
         LARGE,
     ),
     (Refusal(403, text="for subscribers", is_of_portal=True), "for subscribers", ""),
