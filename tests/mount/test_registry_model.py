@@ -135,6 +135,8 @@ class Handle:
     """None of one that is open for reading."""
     appends: bool = False
     seen: list[bytes] = field(default_factory=list)
+    kept: bytes | None = None
+    """What it had when its file was removed, renamed or replaced in the mount."""
 
 
 class Result(NamedTuple):
@@ -381,8 +383,13 @@ class Model(RuleBasedStateMachine):
         if handle is None:
             return
         data = self.pread(slot)
+        if handle.kept is not None:
+            assert data == handle.kept
+            shown = self.do(f"[(s.st_nlink, s.st_size) for s in [os.fstat(fds[{slot}])]]").text
+            assert shown == str([(0, len(data))])
+            return
         if handle.content is not None:
-            assert handle.content.is_cut_off or data == handle.content.data
+            assert data == handle.content.data
             return
         assert data in [*handle.seen, b"", *self.visible[handle.name], *self.ever(handle.name)]
 
@@ -535,6 +542,14 @@ class Model(RuleBasedStateMachine):
         content = self.contents.pop(name, None)
         if content is not None:
             content.is_cut_off = True
+        for slot, handle in self.handles.items():
+            if handle.name == name and handle.kept is None:
+                handle.kept = self.pread(slot)
+                if content is not None:
+                    assert handle.kept == content.data
+                else:
+                    known = [*handle.seen, b"", *self.visible[name], *self.ever(name)]
+                    assert handle.kept in known
 
     @rule(source=names, onto=names)
     def rename(self, source: int, onto: int) -> None:
@@ -565,24 +580,15 @@ class Model(RuleBasedStateMachine):
             if found:  # what the source held just then
                 data = found[-1].entry.data
                 assert data in self.ever(source)
+        self.cut_off(onto)
         if not data and not was_there:
             self.local.add(onto)
         elif result.honest:
-            self.local.discard(onto)
-            self.replaced(onto, data, self.done(onto, data, result))
+            self.done(onto, data, result)
         self.cut_off(source)
 
     def posted_to(self, name: int, result: Result) -> list[SignedEntry]:
         return [each for each in result.posts if each.entry.tweak == self.refs[name].tweak]
-
-    def replaced(self, name: int, data: bytes, signed: SignedEntry) -> None:
-        """What is being written to an entry is replaced along with it."""
-        content = self.contents.get(name)
-        if content is not None:
-            content.data, content.stored, content.base = data, data, signed
-            content.written = content.emptied = content.rewrites = content.failed = False
-            content.is_new = False
-            self.visible[name].append(data)
 
     def ever(self, name: int) -> list[bytes]:
         """Return all contents that the portal ever had of an entry."""

@@ -164,6 +164,7 @@ class FuseAdapter(pyfuse3.Operations):
     def _attributes(self, found: InodeAttributes) -> pyfuse3.EntryAttributes:
         attributes = self._new_attributes(found.entry_timeout, found.attr_timeout, found.mtime_ns)
         attributes.st_ino, attributes.st_mode, attributes.st_size = found[:3]
+        attributes.st_nlink = found.nlink
         attributes.st_blocks = -(-found.size // _SECTOR)
         return attributes
 

@@ -33,6 +33,7 @@ class InodeAttributes(NamedTuple):
     entry_timeout: float = IMMUTABLE_TIMEOUT
     attr_timeout: float = IMMUTABLE_TIMEOUT
     mtime_ns: int = MTIME_NS
+    nlink: int = 1  # 0 of a file that is open, and has no name any more
 
     def allows(self, mode: int) -> bool:
         return not mode & os.X_OK or bool(self.mode & 0o111)
@@ -53,7 +54,7 @@ The position continues the listing behind it. A bare tuple, as a listing may hav
 
 def directory_entry(name: bytes, found: InodeAttributes, position: int) -> DirectoryEntry:
     """Put a name into a listing."""
-    return name, found.inode, found.mode, found.size, position, found[3:]
+    return name, found.inode, found.mode, found.size, position, found[3:6]
 
 
 def os_error(number: int) -> OSError:

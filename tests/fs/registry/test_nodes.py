@@ -10,11 +10,12 @@ from skymount.fs.registry.nodes import (
     SCRATCH_LIMIT,
     EntryFile,
     KeyDirectory,
+    LastContent,
     NodeTable,
     ScratchFile,
 )
 from skymount.fs.registry.write_buffer import WriteBuffer
-from skymount.fs.subtree import refuse
+from skymount.fs.subtree import InodeAttributes, refuse
 from skymount.wire.registry_entry import hash_data_key
 from tests.fakes.refusal import refusal
 
@@ -124,27 +125,53 @@ def test_new_file_that_could_not_be_posted(nodes: NodeTable, directory: KeyDirec
         assert file.is_new is stays
 
 
+def last_of(file: EntryFile) -> LastContent:
+    return LastContent(InodeAttributes(file.inode), b"last", {})
+
+
 def test_removed_or_renamed(nodes: NodeTable, directory: KeyDirectory):
-    """Open handles are parted from the name: the next one to open it gets a buffer of its own."""
+    """G13: What has a file open is parted from its name, which stands for another file then."""
     file = entry_file(nodes, directory)
+    file.references, file.is_new = 1, True
     buffer = file.share_buffer(new_buffer())
-    file.cut_off()
+    with nodes.removing(file, last_of(file)):
+        assert file.last == last_of(file)
+        assert entry_file(nodes, directory) is file
+    assert file.is_removed
     assert buffer.is_cut_off
-    assert file.buffer is None
+    assert (file.buffer, file.is_new) == (None, False)
+    other = entry_file(nodes, directory)
+    assert other is not file
+    assert other.inode != file.inode
+    assert nodes.get(file.inode) is file
 
 
-def test_writes_during_a_rename(nodes: NodeTable, directory: KeyDirectory):
-    """G13: they are refused; after a rename that failed they are not."""
+def test_number_of_a_file_that_was_removed(nodes: NodeTable, directory: KeyDirectory):
+    """G17: A file has the same inode number again once nobody knows the one that was removed."""
+    files = []
+    for _ in range(3):
+        files.append(entry_file(nodes, directory))
+        files[-1].references = 1
+        with nodes.removing(files[-1], last_of(files[-1])):
+            pass
+    numbers = [file.inode for file in files]
+    assert len(set(numbers)) == 3
+    for number in numbers:
+        nodes.forget(number, 1)
+    assert entry_file(nodes, directory).inode == numbers[0]
+
+
+def test_removal_that_fails(nodes: NodeTable, directory: KeyDirectory):
+    """G13: what is written meanwhile is refused, later it is not."""
     file = entry_file(nodes, directory)
     buffer = file.share_buffer(new_buffer())
-    with refusal(errno.EIO), file.writes_refused():
-        failed = buffer.is_cut_off
+    with refusal(errno.EIO), nodes.removing(file, last_of(file)):
+        was_refused = buffer.is_cut_off
         refuse(errno.EIO)
-    assert failed
+    assert was_refused
     assert not buffer.is_cut_off
-    with file.writes_refused():
-        assert buffer.is_cut_off
-    assert buffer.is_cut_off
+    assert (file.last, file.is_removed) == (None, False)
+    assert entry_file(nodes, directory) is file
 
 
 # scratch files
@@ -194,7 +221,20 @@ def test_scratch_file_that_the_kernel_forgot(nodes: NodeTable, directory: KeyDir
     file: ScratchFile = nodes.scratch_file(directory, b".x.swp")
     nodes.drop_if_unused(file)
     assert nodes.get(file.inode) is file
-    directory.scratch.clear()
-    file.is_removed = True
-    nodes.drop_if_unused(file)
+    nodes.remove_scratch(file)
     assert list(nodes) == []
+
+
+def test_scratch_file_in_place_of_another(nodes: NodeTable, directory: KeyDirectory):
+    """G13: Who has the other one open keeps it; it takes no place of the new one."""
+    made = [nodes.scratch_file(directory, b"%d" % n) for n in range(SCRATCH_LIMIT)]
+    for file in made[:4]:
+        file.resize(LIMIT)
+    made[0].references = 1
+    new = nodes.scratch_file(directory, b"0", bytes(LIMIT))
+    assert directory.scratch[b"0"] is new
+    assert made[0].is_removed
+    assert nodes.get(made[0].inode) is made[0]
+    with refusal(errno.ENOSPC):
+        nodes.scratch_file(directory, b"4", b"x")
+    assert directory.scratch[b"4"] is made[4]

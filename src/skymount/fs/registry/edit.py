@@ -12,7 +12,7 @@ from skymount.fs.registry.handles import ReadHandle, ScratchHandle, WriteHandle
 from skymount.fs.registry.lookup import KeyTreeLookup
 from skymount.fs.registry.nodes import EntryFile, KeyDirectory, KeyNode, ScratchFile
 from skymount.fs.registry.store import S, changed_ns
-from skymount.fs.registry.write_buffer import WriteBuffer
+from skymount.fs.registry.write_buffer import FileData, WriteBuffer
 from skymount.fs.subtree import InodeAttributes, OpenFile, refuse
 from skymount.wire.registry_entry import MAX_REVISION
 
@@ -33,14 +33,24 @@ class KeyTreeEdit(KeyTreeLookup[S]):
         if flags & _WRITING:
             await self._check_key(node)
             return await self._open_for_writing(node, flags)
-        data, _ = await self._content(node, *self._open_in_turn(node))
+        data: FileData | None = None
+        if node.last is None:
+            data, _ = await self._content(node, *self._open_in_turn(node))
+        if node.last is not None:  # it has lost its name, or is about to
+            data = node.last.data
+        if data is None:
+            refuse(errno.ESTALE)
         return ReadHandle(data, partial(self._latest, node))
 
     async def _open_for_writing(self, node: EntryFile, flags: int) -> WriteHandle:
         truncates = bool(flags & os.O_TRUNC)
-        buffer = node.buffer
-        if buffer is None:
-            buffer = node.share_buffer(await self._new_buffer(node, truncates))
+        made = await self._new_buffer(node, truncates) if node.buffer is None else None
+        if node.last is not None:
+            async with node.lock:  # until it is removed, or was not
+                pass
+        buffer = node.buffer if made is None else node.share_buffer(made)
+        if node.is_removed or buffer is None:
+            refuse(errno.ESTALE)  # the kernel looks it up again
         if truncates:
             buffer.resize(0)
         return WriteHandle(self.nodes, self._poster, node, buffer, flags)
@@ -125,14 +135,12 @@ class KeyTreeEdit(KeyTreeLookup[S]):
                 is_local = await self._is_local(node)
                 if not is_local and not is_pending:
                     await self._is_there(node, self._config.ttl) or refuse(errno.ENOENT)
-                if not is_local or is_pending:  # what is pending would come back
-                    await self._store.delete(node.entry_id, pair)
-                node.cut_off()
+                with self._removing(node):
+                    if not is_local or is_pending:  # what is pending would come back
+                        await self._store.delete(node.entry_id, pair)
 
     def _remove_scratch(self, directory: KeyDirectory, scratch: ScratchFile) -> None:
         """Remove it; with the last one, entries that were renamed to one show again."""
-        directory.scratch.pop(scratch.name, None)
-        scratch.is_removed = True
+        self.nodes.remove_scratch(scratch)
         if not directory.scratch:
             directory.hidden.clear()
-        self.nodes.drop_if_unused(scratch)

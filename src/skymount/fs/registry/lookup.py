@@ -31,13 +31,21 @@ from skymount.fs.registry.nodes import (
     KeyDirectory,
     KeyLink,
     KeyNode,
+    LastContent,
     NodeTable,
     ScratchFile,
 )
 from skymount.fs.registry.poster import EntryPoster
 from skymount.fs.registry.store import KeyFileStore, S, changed_ns
 from skymount.fs.registry.write_buffer import FileData
-from skymount.fs.subtree import MUTABLE_TIMEOUT, UNCACHED_NO_ENTRY, InodeAttributes, Subtree, refuse
+from skymount.fs.subtree import (
+    MUTABLE_TIMEOUT,
+    UNCACHED_NO_ENTRY,
+    InodeAttributes,
+    RefusalError,
+    Subtree,
+    refuse,
+)
 from skymount.portal.ledger.revision_marks import EntryId
 from skymount.wire.registry_entry import DATA_LIMIT
 
@@ -163,7 +171,7 @@ class KeyTreeLookup(Subtree, Generic[S]):
             return InodeAttributes(inode, _DIRECTORY)
         await self._keys.refresh()
         node = self.nodes.get(inode)
-        if isinstance(node, EntryFile):
+        if isinstance(node, EntryFile) and node.last is None:
             is_local = node.buffer is not None or await self._is_local(node, self._config.ttl)
             return self._entry_attributes(node, None if is_local else await self._shown(node))
         return self.attributes(node)
@@ -181,7 +189,12 @@ class KeyTreeLookup(Subtree, Generic[S]):
         node = None if inode == self._root else self.nodes.get(inode)
         if not isinstance(node, EntryFile) or node.is_new:
             return {}
-        state = await self._shown(node)
+        state = None if node.last is not None else await self._shown(node)
+        return self._entry_xattrs(node, state)
+
+    def _entry_xattrs(self, node: EntryFile, state: S | None) -> Mapping[bytes, bytes]:
+        if node.last is not None:
+            return node.last.xattrs
         found = {} if state is None else dict(self._xattrs(state))
         if node.entry_id.data_key is not None:
             found["data_key"] = node.entry_id.data_key
@@ -226,13 +239,17 @@ class KeyTreeLookup(Subtree, Generic[S]):
                 return InodeAttributes(node.inode, mode, 0, MUTABLE_TIMEOUT, MUTABLE_TIMEOUT)
             case ScratchFile():
                 size = len(node.data)
-                return InodeAttributes(node.inode, SCRATCH_MODE, size, 0.0, 0.0, node.changed_ns)
+                nlink = 0 if node.is_removed else 1
+                times = 0.0, 0.0, node.changed_ns
+                return InodeAttributes(node.inode, SCRATCH_MODE, size, *times, nlink)
             case EntryFile():
                 return self._entry_attributes(node)
         raise AssertionError(node)
 
     def _entry_attributes(self, node: EntryFile, state: S | None = None) -> InodeAttributes:
         """Return the attributes of an entry in a `state`, or else in the last that is known."""
+        if node.last is not None:
+            return node.last.attributes._replace(nlink=0 if node.is_removed else 1)
         mode = _OWN_FILE if self._keys.pair(node.entry_id.public_key) else _FILE
         buffer = node.buffer
         if buffer is not None:
@@ -272,6 +289,10 @@ class KeyTreeLookup(Subtree, Generic[S]):
             return await self._present(node, self._config.ttl)
         except _UNREADABLE:
             return self._store.recall_entry(node.entry_id)
+        except RefusalError:
+            if node.last is None:
+                raise
+            return None  # it was removed meanwhile
 
     async def _is_there(self, node: EntryFile, max_age: float = 0.0) -> bool:
         """Whether there is an entry, even one that cannot be read."""
@@ -400,6 +421,8 @@ class KeyTreeLookup(Subtree, Generic[S]):
             arrived(trio.current_time())
 
     def _latest(self, node: EntryFile) -> FileData | None:
+        if node.last is not None:
+            return node.last.data
         if node.buffer is not None:
             return node.buffer.lend()
         state = self._store.recall(node.entry_id)
@@ -415,3 +438,13 @@ class KeyTreeLookup(Subtree, Generic[S]):
             return b"", None
         state = await self._present(node, max_age, since)
         return state.data or b"", state
+
+    @contextmanager
+    def _removing(self, node: EntryFile) -> Iterator[None]:
+        """Take the name from an entry's file, unless the block fails."""
+        buffer = node.buffer
+        state = self._store.recall(node.entry_id) if buffer is None else buffer.base
+        xattrs = {} if node.is_new else self._entry_xattrs(node, state)
+        data = b"" if node.is_new and buffer is None else self._latest(node)
+        with self.nodes.removing(node, LastContent(self.attributes(node), data, xattrs)):
+            yield

@@ -4,7 +4,7 @@ import errno
 import math
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +16,7 @@ from skymount.fs.inode_space import InodeSpace, entry_inode
 from skymount.fs.registry.file_names import KeyFileNames
 from skymount.fs.registry.listing_readahead import ListingReadahead
 from skymount.fs.registry.write_buffer import FileData, WriteBuffer
-from skymount.fs.subtree import refuse
+from skymount.fs.subtree import InodeAttributes, refuse
 from skymount.portal.ledger.revision_marks import EntryId
 
 SCRATCH_LIMIT = 256  # scratch files in one key's directory
@@ -68,12 +68,22 @@ class ScratchFile(KeyNode):
         self._check_writable()
         if size > self.limit:
             refuse(errno.EFBIG)
-        others = sum(len(each.data) for each in self.directory.scratch.values() if each is not self)
+        there = self.directory.scratch.values()
+        others = sum(len(each.data) for each in there if each.name != self.name)
         if size > len(self.data) and others + size > _SCRATCH_TOTAL * self.limit:
             refuse(errno.ENOSPC)
         del self.data[size:]
         self.data.extend(bytes(size - len(self.data)))
         self.changed_ns = time.time_ns()
+
+
+@dataclass(frozen=True, slots=True)
+class LastContent:
+    """What a file was when this mount took its name away, for those who have it open."""
+
+    attributes: InodeAttributes
+    data: FileData | None  # none if it was not known
+    xattrs: Mapping[bytes, bytes]
 
 
 @dataclass(eq=False, slots=True)
@@ -83,6 +93,8 @@ class EntryFile(KeyNode):
     directory: "KeyDirectory" = field(kw_only=True)
     entry_id: EntryId = field(kw_only=True)
     is_new: bool = False  # whether it was made here and nothing of it is known to be stored
+    last: LastContent | None = None  # since it began to be removed, renamed or replaced
+    is_removed: bool = False  # whether that is done: its name stands for another file, or for none
     buffer: WriteBuffer[Any] | None = None  # none when it is not open for writing
     _lock: trio.Lock | None = field(default=None, init=False)
 
@@ -107,25 +119,9 @@ class EntryFile(KeyNode):
             self.is_new = self.is_new and buffer.error is None
 
     def cut_off(self) -> None:
-        """Part open handles from the entry: it was removed or renamed."""
-        self.is_new = False
+        """Refuse writes: they would be lost."""
         if self.buffer is not None:
             self.buffer.is_cut_off = True
-            self.buffer = None
-
-    @contextmanager
-    def writes_refused(self) -> Iterator[None]:
-        """Refuse writes while the content gets another name: they would be lost."""
-        buffer = self.buffer
-        if buffer is None:
-            yield
-            return
-        buffer.is_cut_off = True
-        try:
-            yield
-        except BaseException:
-            buffer.is_cut_off = False
-            raise
 
 
 @dataclass(eq=False, slots=True)
@@ -190,22 +186,55 @@ class NodeTable:
                 return None
             entry_id = EntryId(directory.public_key, key.tweak, key.data_key)
             inode = entry_inode(self._space, b"entry", directory.public_key, name)
+            while inode in self._nodes:  # a file that was removed is still open
+                inode += 1
             found = EntryFile(inode, name, directory=directory, entry_id=entry_id)
             directory.files[name] = self._nodes[inode] = found
         return found
 
-    def scratch_file(self, directory: KeyDirectory, name: bytes) -> ScratchFile:
-        if len(directory.scratch) >= SCRATCH_LIMIT:
+    def scratch_file(
+        self, directory: KeyDirectory, name: bytes, data: FileData = b""
+    ) -> ScratchFile:
+        """Make a scratch file, in place of one that has the name."""
+        replaced = directory.scratch.get(name)
+        if replaced is None and len(directory.scratch) >= SCRATCH_LIMIT:
             refuse(errno.ENOSPC)
         self._scratch_number += 1
         inode = entry_inode(
             self._space, b"scratch", directory.public_key, b"%d" % self._scratch_number
         )
-        made = ScratchFile(
-            inode, name, directory=directory, limit=self._scratch_limit, changed_ns=time.time_ns()
-        )
+        made = ScratchFile(inode, name, directory=directory, limit=self._scratch_limit)
+        made.write(0, data)
+        if replaced is not None:
+            self.remove_scratch(replaced)
         directory.scratch[name] = self._nodes[inode] = made
         return made
+
+    @contextmanager
+    def removing(self, node: EntryFile, last: LastContent) -> Iterator[None]:
+        """Take the name from an entry's file, unless the block fails; its open descriptors keep
+        `last` from the beginning.
+        """
+        node.last = last
+        node.cut_off()
+        try:
+            yield
+        except BaseException:
+            node.last = None
+            if node.buffer is not None:
+                node.buffer.is_cut_off = False
+            raise
+        node.cut_off()  # it may have been opened meanwhile
+        node.buffer, node.is_new, node.is_removed = None, False, True
+        if node.directory.files.get(node.name) is node:
+            del node.directory.files[node.name]
+        self.drop_if_unused(node)
+
+    def remove_scratch(self, scratch: ScratchFile) -> None:
+        """Take the name from a scratch file; who has it open keeps it."""
+        del scratch.directory.scratch[scratch.name]
+        scratch.is_removed = True
+        self.drop_if_unused(scratch)
 
     def forget(self, inode: int, count: int) -> None:
         node = self._nodes.get(inode)

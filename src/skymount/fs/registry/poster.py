@@ -62,16 +62,11 @@ class EntryPoster(Generic[S]):
             if state.data == buffer.unposted:
                 buffer.posted(state, buffer.unposted)
 
-    async def replace(self, node: EntryFile, data: FileData) -> None:
-        """Give an entry this content, which its open handles see too."""
-        async with node.lock:
-            pair = self.pair(node.entry_id.public_key)
-            known = self._store.recall(node.entry_id)
-            state = await self._put(node.entry_id, pair, data, None, known.data if known else None)
-            node.is_new = False
-            if node.buffer is not None:
-                node.buffer.replaced(state, data)
-                node.buffer.changed_ns = changed_ns(state)
+    async def replace(self, entry_id: EntryId, data: FileData) -> None:
+        """Give an entry this content, whatever it has."""
+        pair = self.pair(entry_id.public_key)
+        known = self._store.recall(entry_id)
+        await self._put(entry_id, pair, data, None, known.data if known else None)
 
     async def _put(
         self,

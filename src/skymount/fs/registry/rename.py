@@ -49,11 +49,12 @@ class KeyTreeRename(KeyTreeEdit[S]):
             await self._move_entry(directory, name, new_name)
 
     def _move_scratch(self, directory: KeyDirectory, scratch: ScratchFile, new_name: bytes) -> None:
-        replaced = directory.scratch.pop(new_name, None)
-        if replaced is not None and replaced is not scratch:
-            replaced.is_removed = True
-            self.nodes.drop_if_unused(replaced)
-        directory.scratch.pop(scratch.name, None)
+        replaced = directory.scratch.get(new_name)
+        if replaced is scratch:
+            return
+        if replaced is not None:
+            self.nodes.remove_scratch(replaced)
+        del directory.scratch[scratch.name]
         scratch.name = new_name
         directory.scratch[new_name] = scratch
 
@@ -77,22 +78,24 @@ class KeyTreeRename(KeyTreeEdit[S]):
         """Give an entry this content; if it `is_new`, never posted, and empty, it stays local."""
         may_be_local = is_new and not data and name not in directory.hidden
         with self._entry_file(directory, name, errno.EINVAL) as node:
-            if may_be_local and not await self._exists(directory, name):
-                node.is_new = True
-            else:
-                await self._poster.replace(node, data)
+            is_local = may_be_local and not await self._exists(directory, name)
+            async with node.lock:
+                with self._removing(node):
+                    if not is_local:
+                        await self._poster.replace(node.entry_id, data)
+        if is_local:
+            with self._entry_file(directory, name, errno.EINVAL) as made:
+                made.is_new = True
         directory.hidden.discard(name)
 
     async def _copy_to_scratch(self, directory: KeyDirectory, name: bytes, new_name: bytes) -> None:
         with self._entry_file(directory, name, errno.ENOENT) as node:
             data, _ = await self._content(node)
-            scratch = directory.scratch.get(new_name)
-            scratch = scratch or self.nodes.scratch_file(directory, new_name)
-            scratch.resize(0)
-            scratch.write(0, data)
-            if not node.is_new:
+            is_new = node.is_new
+            with self._removing(node):
+                self.nodes.scratch_file(directory, new_name, data)
+            if not is_new:
                 directory.hidden.add(name)
-            node.cut_off()
 
     async def _move_entry(self, directory: KeyDirectory, name: bytes, new_name: bytes) -> None:
         pair = self._poster.pair(directory.public_key)
@@ -104,8 +107,7 @@ class KeyTreeRename(KeyTreeEdit[S]):
                 data, base = await self._content(source)
                 if base is not None:
                     self._store.check(source.entry_id, base)
-                with source.writes_refused():
+                with self._removing(source):
                     await self._store_as(directory, new_name, data, is_new=source.is_new)
                     if not source.is_new or await self._store.has_pending(source.entry_id):
                         await self._store.delete(source.entry_id, pair)
-                source.cut_off()

@@ -25,7 +25,7 @@ class WriteBuffer(Generic[B]):
     overflowed: bool = False  # more than `limit` was written: nothing is posted until it is emptied
     error: Exception | None = None  # why posting failed; each close raises it until the next write
     unposted: FileData | None = None  # what could not be posted, and may be sent from the spool
-    is_cut_off: bool = False  # whether its file was removed or renamed: writes are ESTALE
+    is_cut_off: bool = False  # whether its file lost its name: writes are ESTALE
     writers: int = 0  # handles that share it
     is_lent: bool = False  # whether `data` is shared, so that the next write copies it
     changed_ns: int = 0  # when its content changed, in nanoseconds since 1970
@@ -82,11 +82,6 @@ class WriteBuffer(Generic[B]):
         """Return the content to post; later writes are due anew."""
         self.written = self.emptied = False
         return self.lend()
-
-    def replaced(self, base: B, data: FileData) -> None:
-        self.data, self.is_lent = data, True
-        self.written = self.emptied = False
-        self.posted(base, data)
 
     def posted(self, base: B, data: FileData) -> None:
         self.base, self.stored, self.unposted = base, data, None
