@@ -41,9 +41,9 @@ def form_params(request: Request, body: bytes) -> dict[str, str]:
 
 
 def decode_path(raw: str) -> str:
-    """Decode a path inside a skylink as a query: ``+`` is a space (docs/wire.md 4.1)."""
+    """Percent-decode a path inside a skylink. ``+`` is a plus."""
     try:
-        return unquote_to_bytes(raw.replace("+", " ")).decode()
+        return unquote_to_bytes(raw).decode()
     except UnicodeDecodeError:
         raise HttpError(400, "error parsing skylink: path is not valid UTF-8") from None
 
