@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pytest
 from selenium.webdriver.common.by import By
@@ -55,6 +55,30 @@ def test_a_folder_by_choice(browser: Browser, home: str, client: Client, folder:
     link = stored_link(browser)
     assert "holidays" in browser.text("#stored h2")
     assert "more/deep/data.json" in files_of(client, link)
+
+
+def test_names_and_types(browser: Browser, home: str, client: Client, tmp_path: Path) -> None:
+    """Each name arrives as it is, and the types are those of every other client."""
+    types = {
+        'q"x.txt': "text/plain",
+        "q%22x.txt": "text/plain",
+        "back\\slash.md": "text/markdown",
+        "it's (é) *.webp": "image/webp",
+        "a.html.gz": "application/gzip",
+        "film.ts": "video/mp2t",
+        "README": "",
+    }
+    for name in types:
+        (tmp_path / name).write_text(name)
+    browser.open(home)
+    browser.input("#files").send_keys("\n".join(str(tmp_path / name) for name in types))
+    link = stored_link(browser)
+    metadata = client.get(f"/svc/metadata/{link}").json()
+    subfiles = metadata["subfiles"]
+    assert {name: sub.get("contenttype", "") for name, sub in subfiles.items()} == types
+    for name, sub in subfiles.items():
+        assert sub["len"] == len(name.encode())
+        assert client.get(f"/{link}/{quote(name)}").text == name
 
 
 def test_files_and_folders_by_drop(

@@ -30,6 +30,7 @@ from skymount.server.http.basic_auth import has_password
 from skymount.server.http.caching import is_unchanged
 from skymount.server.http.cors import page_origin, parse_origin
 from skymount.server.http.host_header import RequestHost, parse_name
+from skymount.server.http.multipart_reader import FormReader
 from skymount.server.http.query_params import boolean, decode_path, number, parse_query
 from skymount.server.http_error import HttpError
 from skymount.server.routes import build_app
@@ -44,7 +45,6 @@ from skymount.server.storage.skykey_store import SkykeyStore
 from skymount.server.storage.stored_range import InMemory, StoredRange
 from skymount.server.storage.stored_skyfile import StoredSkyfile
 from skymount.server.storage.zone_file import RECORDS_LIMIT, Zone, ZoneFile, parse_value
-from skymount.server.upload.multipart_reader import FormReader
 from skymount.server.upload.rules import PartList, UploadQuery, encode_upload_metadata
 from skymount.wire.base_sector import Layout
 from skymount.wire.dialect import SKYNET, SVC

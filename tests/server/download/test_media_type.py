@@ -14,7 +14,7 @@ from tests.server.http_client import Client, skylink_of
         (" a/b ", "x.html", "a/b"),
         ("a\nb", "x.html", "text/html; charset=utf-8"),
         ("", "X.PNG", "image/png"),
-        ("", "x.tar.gz", ""),
+        ("", "x.tar.gz", "application/gzip"),
         ("", "x", ""),
     ],
 )

@@ -9,14 +9,35 @@ from tests.server.http_client import Client, assert_same_headers, message_of, sk
 _PAGE = b"<h1>index</h1>"
 
 
-def test_paths_are_decoded_like_a_query(client: Client) -> None:
-    """A plus is a space, %2B a plus, %2F a slash; bad UTF-8 is refused."""
+def test_paths_are_percent_decoded(client: Client) -> None:
+    """A plus is a plus, %2F a slash; bad UTF-8 is refused."""
     link = client.upload({"a b": b"space", "a+b": b"plus", "d/e": b"deep"})
-    assert client.get(f"/{link}/a+b").content == b"space"
+    assert client.get(f"/{link}/a+b").content == b"plus"
     assert client.get(f"/{link}/a%20b").content == b"space"
     assert client.get(f"/{link}/a%2Bb").content == b"plus"
     assert client.get(f"/{link}/d%2Fe").content == b"deep"
     assert client.get(f"/{link}/%ff").status_code == 400
+
+
+def test_a_plus_is_a_space_where_only_that_name_is_there(client: Client) -> None:
+    """Clients that encode a path like a query find it, and before the tryfiles; %2B is no space."""
+    site = {"index.html": _PAGE, "a b.txt": b"space", "my dir/c d": b"deep", "x+y z": b"mixed"}
+    link = client.upload(site, tryfiles='["/index.html"]')
+    assert client.get(f"/{link}/a+b.txt").content == b"space"
+    assert client.get(f"/{link}/my+dir/c+d").content == b"deep"
+    assert client.get(f"/{link}/my+dir/?format=concat").content == b"deep"
+    assert client.get(f"/{link}/a%2Bb.txt").content == _PAGE  # the tryfile
+    assert client.get(f"/{link}/not+there").content == _PAGE
+    assert client.get(f"/{link}/x+y+z").content == _PAGE
+
+
+def test_a_directory_with_a_plus(client: Client) -> None:
+    link = client.upload({"c++/a": b"plus", "c  /a": b"space", "e++/b+c": b"e"})
+    assert client.get(f"/{link}/c++/a").content == b"plus"
+    assert client.get(f"/{link}/c++?format=concat").content == b"plus"
+    assert client.get(f"/{link}/e++/b+c").content == b"e"
+    missing = client.get(f"/{link}/e++/x")
+    assert message_of(missing) == "failed to download contents for path: /e++/x"
 
 
 # What a path serves: (upload parameters, path, status, content or Location).

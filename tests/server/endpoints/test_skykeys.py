@@ -100,7 +100,7 @@ def test_a_key_is_forgotten(client: Client) -> None:
         answer = client.post("/svc/deleteskykey", data=query)
         assert (answer.status_code, answer.content) == (204, b"")
     assert listed(client) == (kept,)
-    assert client.get("/svc/skykey", params={"name": by_name.name}).status_code == 500
+    assert client.get("/svc/skykey", params={"name": by_name.name}).status_code == 400
 
 
 def test_parameters_in_the_query_and_in_the_body(client: Client) -> None:
@@ -112,6 +112,49 @@ def test_parameters_in_the_query_and_in_the_body(client: Client) -> None:
     assert Skykey.parse_record(in_body.content) == key
     mixed = client.post("/svc/createskykey?name=a&type=public-id", data={"name": "b"})
     assert Skykey.parse_record(mixed.content).name == "b"
+
+
+def test_a_multipart_form(client: Client) -> None:
+    """As `curl -F` sends it; both kinds of form count, and the first value of a field."""
+    made = client.post(
+        "/svc/createskykey", files={"name": (None, "a"), "type": (None, "private-id")}
+    )
+    assert made.status_code == 200, made.text
+    key = Skykey.parse_record(made.content)
+    assert key.name == "a"
+    deleted = client.post("/svc/deleteskykey?id=x", files=[("id", (None, key.id)), ("id", b"y")])
+    assert deleted.status_code == 204
+    added = client.post("/svc/addskykey", files={"skykey": ("key.txt", MADE.text.encode())})
+    assert added.status_code == 204
+    assert listed(client) == (MADE,)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"--x", "multipart: unexpected EOF"),
+        (b"", "multipart: unexpected EOF"),
+        (b"--x\r\nContent-Disposition: attachment\r\n\r\na\r\n--x--", "multipart: a part is not"),
+        (
+            b'--x\r\nContent-Disposition: form-data; name="name"\r\n\r\n\xff\r\n--x--',
+            "multipart: a field is not valid UTF-8",
+        ),
+        (
+            b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\na\r\n' * 101,
+            "multipart: more than 100 fields",
+        ),
+        (
+            b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\n' + bytes(5000),
+            "multipart: a field is too long",
+        ),
+    ],
+    ids=range(6),
+)
+def test_a_bad_multipart_form(client: Client, body: bytes, message: str) -> None:
+    headers = {"Content-Type": "multipart/form-data; boundary=x"}
+    answer = client.post("/svc/createskykey", content=body, headers=headers)
+    assert answer.status_code == 400
+    assert message_of(answer).startswith(message)
 
 
 def test_every_dialect(client: Client) -> None:
@@ -140,40 +183,40 @@ def test_keys_are_not_for_caches(client: Client) -> None:
 
 
 CASES = [
-    ("createskykey", {}, 500, "you must specify the name of the skykey"),
-    ("createskykey", {"type": "public-id"}, 500, "you must specify the name of the skykey"),
-    ("createskykey", {"name": "new"}, 500, "you must specify the type of the skykey"),
+    ("createskykey", {}, 400, "you must specify the name of the skykey"),
+    ("createskykey", {"type": "public-id"}, 400, "you must specify the name of the skykey"),
+    ("createskykey", {"name": "new"}, 400, "you must specify the type of the skykey"),
     (
         "createskykey",
         {"name": "new", "type": "invalid"},
-        500,
+        400,
         "failed to decode skykey type: Invalid skykey type",
     ),
     (
         "createskykey",
         {"name": "there", "type": "public-id"},
-        500,
+        400,
         "failed to create skykey: Skykey name already used by another key",
     ),
     (
         "createskykey",
         {"name": "x" * 129, "type": "public-id"},
-        500,
+        400,
         "failed to create skykey: skykey name exceeds max length of 128 bytes",
     ),
-    ("addskykey", {}, 500, "you must specify the skykey"),
-    ("addskykey", {"skykey": "skykey:AAAA"}, 500, "failed to add skykey: "),
-    ("addskykey", {"skykey": "other:AAAA"}, 500, "failed to add skykey: "),
+    ("addskykey", {}, 400, "you must specify the skykey"),
+    ("addskykey", {"skykey": "skykey:AAAA"}, 400, "failed to add skykey: "),
+    ("addskykey", {"skykey": "other:AAAA"}, 400, "failed to add skykey: "),
     (
         "addskykey",
         {"skykey": MADE.text},
-        500,
+        400,
         "failed to add skykey: Skykey name already used by another key",
     ),
     (
         "addskykey",
         {"skykey": MADE.named("another").text},
-        500,
+        400,
         "failed to add skykey: Skykey ID already exists",
     ),
     ("deleteskykey", {}, 400, "you must specify the name or ID of the skykey"),
@@ -184,7 +227,7 @@ CASES = [
         "you must specify either the name or ID of the skykey, not both",
     ),
     ("deleteskykey", {"id": "!"}, 400, "failed to decode skykey ID: "),
-    ("deleteskykey", {"name": "absent"}, 500, "failed to delete skykey: No Skykey with that name"),
+    ("deleteskykey", {"name": "absent"}, 400, "failed to delete skykey: No Skykey with that name"),
 ]
 
 
@@ -213,7 +256,7 @@ def test_refused_changes(client: Client) -> None:
 )
 def test_refused_reads(client: Client, query: str, message: str) -> None:
     answer = client.get("/svc/skykey" + query)
-    assert answer.status_code == 500
+    assert answer.status_code == 400
     assert message_of(answer).startswith(message)
 
 
@@ -235,7 +278,7 @@ def test_no_key_is_in_a_message(client: Client) -> None:
     client.post("/svc/addskykey", data={"skykey": MADE.text})
     for text in (MADE.text, secret, f"other:{secret}", MADE.text.partition("?")[0] + "?bad"):
         answer = client.post("/svc/addskykey", data={"skykey": text})
-        assert answer.status_code == 500
+        assert answer.status_code == 400
         assert secret[:20] not in answer.text
 
 

@@ -35,4 +35,4 @@ def test_parameters_follow_go() -> None:
     for text in ("1.5", "-1", "+1", "1_000", "٣", "9" * 19):
         with pytest.raises(HttpError):
             number({"x": text}, "x")
-    assert decode_path("a%2Fb+c%2B") == "a/b c+"
+    assert decode_path("a%2Fb+c%2B%20") == "a/b+c+ "

@@ -57,6 +57,10 @@ def test_control_characters_add_no_header(part):
         (b'form-data; name="file"; filename="a/b.txt"', "file", "a/b.txt"),
         (b"form-data; name=files[]; filename=a.txt", "files[]", "a.txt"),
         (b"Form-Data ;NAME=file ; FileName = a b ", "file", "a b"),
+        (b'form-data; name="file"; filename="a";', "file", "a"),
+        (b'form-data; name="file"; filename="a;" ; ', "file", "a;"),
+        (b"form-data; name=file; filename=a;", "file", "a"),
+        (b'form-data; name="file"; filename="a%22b%0D%0Ac%2F"', "file", "a%22b%0D%0Ac%2F"),
         (rb'form-data; name="file"; filename="C:\dir\x.txt"', "file", r"C:\dir\x.txt"),
         (rb'form-data; name="file"; filename="a\"b\\c"', "file", 'a"b\\c'),
         (b'form-data; name="file"; filename="a%22;=b"', "file", "a%22;=b"),
@@ -146,3 +150,18 @@ def test_any_part_parses_or_is_malformed(headers):
         return
     assert part.mode >= 0
     part.filename.encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "filename"),
+    [
+        ('filename="a%22b%0D%0Ac"', 'a"b\r\nc'),
+        ('filename="a%2522%25%41%0a"', "a%2522%25%41%0a"),  # nothing else is escaped in HTML
+        (r'filename="a\"b%22"', 'a"b"'),
+        ("filename=\"no\"; filename*=UTF-8''a%2522b", "a%22b"),
+    ],
+)
+def test_a_name_as_html_has_it(name: str, filename: str) -> None:
+    """HTML, multipart form data: a quote, CR and LF of a name are written in percent."""
+    header = (b"Content-Disposition", f'form-data; name="file"; {name}'.encode())
+    assert PartHeader.parse([header], by_html=True).filename == filename

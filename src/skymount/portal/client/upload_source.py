@@ -3,7 +3,6 @@ those of pipes.
 """
 
 import errno
-import mimetypes
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ from skymount.errors import MalformedError, WrongTypeError
 from skymount.portal.client import arguments
 from skymount.portal.client.upload_spool import UploadSpool
 from skymount.upload_selection.selection import FoundFile, Identity
+from skymount.wire import media_types
 
 UPLOAD_CHUNK_SIZE = 1 << 20
 """Bytes read at a time."""
@@ -34,7 +34,7 @@ class UploadSource:
     mode: int = 0
     """Permission bits, or 0."""
     contenttype: str = ""
-    """Media type; guessed from the name when empty."""
+    """Media type; that of the name when empty."""
     start: int = 0
     """Position of a file object."""
     identity: Identity | None = None
@@ -122,8 +122,8 @@ class UploadSource:
 
     @property
     def media_type(self) -> str:
-        guessed = self.contenttype or mimetypes.guess_type(self.name)[0]
-        return guessed or "application/octet-stream"
+        """Empty where the name tells none: then portals look at the content."""
+        return self.contenttype or media_types.of_name(self.name)
 
     def read(self) -> Iterator[bytes]:
         """Yield exactly `size` bytes; OSError if the file changed its size, MalformedError if it

@@ -1,7 +1,8 @@
 """The download endpoints (contract 3 and 4)."""
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import trio
 from cachetools import LRUCache
@@ -16,6 +17,7 @@ from skymount.server.download.path_selection import (
     DownloadQuery,
     DownloadRequest,
     SelectedContent,
+    path_with_plus,
     select_content,
 )
 from skymount.server.http import caching, responses
@@ -35,6 +37,8 @@ _HEADER_ROOM = 16 << 10  # bytes of metadata in the headers for clients that do 
 
 
 _GUESSED_TYPES = 4096  # that are remembered
+
+_T = TypeVar("_T")
 
 GuessedTypes = LRUCache[tuple[Skylink, tuple[int, int]], str]
 """Guesses by the first bytes, of content that is one extent of a skyfile."""
@@ -76,14 +80,21 @@ class DownloadEndpoint:
         resolved = await self.resolver.resolve(request.path_params["link"])
         skyfile = await self.index.load(resolved.skylink)
         may_redirect = not query.attachment and request.scope["path"][-1] != "/"
-        path = decode_path(request.path_params.get("path", ""))
+        raw = request.path_params.get("path", "")
+        path = decode_path(raw)
+        if "+" in raw:
+            path = await _unblocked(skyfile, path_with_plus, skyfile.metadata, raw)
         return OpenDownload(resolved, skyfile, DownloadRequest(path, query, may_redirect))
 
     async def select(self, opened: OpenDownload) -> OpenDownload:
-        selecting = (opened.skyfile, opened.request, self.config.header_limit)
-        if len(opened.skyfile.metadata.subfiles) < _MANY_SUBFILES:
-            return replace(opened, content=select_content(*selecting))
-        return replace(opened, content=await trio.to_thread.run_sync(select_content, *selecting))
+        content = await _unblocked(
+            opened.skyfile,
+            select_content,
+            opened.skyfile,
+            opened.request,
+            self.config.header_limit,
+        )
+        return replace(opened, content=content)
 
     async def serve(self, request: Request, opened: OpenDownload) -> Response:
         if opened.content is None:
@@ -96,6 +107,13 @@ class DownloadEndpoint:
             request.headers,
             self.guessed,
         )
+
+
+async def _unblocked(skyfile: ParsedSkyfile, decide: Callable[..., _T], *args: object) -> _T:
+    """Call `decide`; in a thread if it has to look at many subfiles."""
+    if len(skyfile.metadata.subfiles) < _MANY_SUBFILES:
+        return decide(*args)
+    return await trio.to_thread.run_sync(decide, *args)
 
 
 def _redirect(opened: OpenDownload, url: str, query: bytes) -> Response:

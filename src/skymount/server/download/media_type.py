@@ -1,12 +1,12 @@
 """Content-Type, by Go's order: stored, by extension, by first bytes; and Content-Disposition."""
 
-import mimetypes
 import re
 from urllib.parse import quote
 
+from skymount.wire import media_types
+
 SNIFF_SIZE = 512  # bytes that `sniff` looks at
 
-_BY_EXTENSION = mimetypes.MimeTypes()  # only the built-in table: the same on every machine
 _SIGNATURES = (
     (b"%PDF-", "application/pdf"),
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -31,10 +31,8 @@ def stored_or_guessed(stored: str, name: str) -> str:
     stored = stored.strip()
     if stored and not _CONTROL.search(stored):
         return stored
-    guessed = _BY_EXTENSION.guess_type(name, strict=True)
-    if guessed[0] is None or guessed[1] is not None:
-        return ""
-    return f"{guessed[0]}; charset=utf-8" if guessed[0].startswith("text/") else guessed[0]
+    guessed = media_types.of_name(name)
+    return f"{guessed}; charset=utf-8" if guessed.startswith("text/") else guessed
 
 
 def sniff(start: bytes) -> str:

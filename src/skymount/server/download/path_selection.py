@@ -4,7 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from skymount.server.http.query_params import Params, boolean, check_timeout, number
+from skymount.server.http.query_params import (
+    Params,
+    boolean,
+    check_timeout,
+    decode_path,
+    number,
+)
 from skymount.server.http_error import HttpError
 from skymount.server.storage.skyfile_index import ParsedSkyfile
 from skymount.wire.http.byte_range import ByteRange
@@ -95,6 +101,17 @@ class DownloadRequest:
     query: DownloadQuery
     may_redirect: bool
     """Whether the URL has no slash at its end and the download is no attachment."""
+
+
+def path_with_plus(metadata: Metadata, raw: str) -> str:
+    """Decode the path of a URL. ``+`` is a space only where nothing has the name with a plus, and
+    something has the one with a space (docs/wire.md 4.1).
+    """
+    path = decode_path(raw)
+    if select(metadata, path):
+        return path
+    spaced = decode_path(raw.replace("+", " "))
+    return spaced if select(metadata, spaced) else path
 
 
 def select_content(

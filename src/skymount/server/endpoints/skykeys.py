@@ -21,7 +21,7 @@ _NEITHER = "you must specify the name or ID of the skykey"
 
 @dataclass(frozen=True, slots=True)
 class SkykeyEndpoints:
-    """The endpoints of one portal's skykeys. Most errors have status 500, as on other portals."""
+    """The endpoints of one portal's skykeys."""
 
     config: PortalConfig
     skykeys: Skykeys
@@ -30,25 +30,25 @@ class SkykeyEndpoints:
         params = await self._params(request)
         name, kind = params.get("name", ""), params.get("type", "")
         if not name:
-            raise HttpError(500, "you must specify the name of the skykey")
+            raise HttpError(400, "you must specify the name of the skykey")
         if not kind:
-            raise HttpError(500, "you must specify the type of the skykey")
-        with refuse_malformed(500):
+            raise HttpError(400, "you must specify the type of the skykey")
+        with refuse_malformed(400):
             parsed = Kind.parse(kind)
-        with refuse_malformed(500, "failed to create skykey: "):
+        with refuse_malformed(400, "failed to create skykey: "):
             return responses.json_body((await self.skykeys.create(name, parsed)).encode_record())
 
     async def add(self, request: Request) -> Response:
         text = (await self._params(request)).get("skykey", "")
         if not text:
-            raise HttpError(500, "you must specify the skykey")
-        with refuse_malformed(500, "failed to add skykey: "):
+            raise HttpError(400, "you must specify the skykey")
+        with refuse_malformed(400, "failed to add skykey: "):
             await self.skykeys.add(Skykey.parse(text))
         return Response(status_code=204)
 
     async def get(self, request: Request) -> Response:
-        name, key_id = await self._name_and_id(request, 500)
-        with refuse_malformed(500, "failed to retrieve skykey: "):
+        name, key_id = await self._name_and_id(request)
+        with refuse_malformed(400, "failed to retrieve skykey: "):
             return responses.json_body(
                 (await self.skykeys.find(name=name, key_id=key_id)).encode_record()
             )
@@ -57,18 +57,18 @@ class SkykeyEndpoints:
         return responses.json_body(encode_list(await self.skykeys.all()))
 
     async def delete(self, request: Request) -> Response:
-        name, key_id = await self._name_and_id(request, 400)
+        name, key_id = await self._name_and_id(request)
         with refuse_malformed(400):
             check_id(key_id) if key_id else check_name(name)
-        with refuse_malformed(500, "failed to delete skykey: "):
+        with refuse_malformed(400, "failed to delete skykey: "):
             await self.skykeys.delete(name=name, key_id=key_id)
         return Response(status_code=204)
 
-    async def _name_and_id(self, request: Request, status: int) -> tuple[str, str]:
+    async def _name_and_id(self, request: Request) -> tuple[str, str]:
         params = await self._params(request)
         name, key_id = params.get("name", ""), params.get("id", "")
         if bool(name) == bool(key_id):
-            raise HttpError(status, _NOT_BOTH if name else _NEITHER)
+            raise HttpError(400, _NOT_BOTH if name else _NEITHER)
         return name, key_id
 
     async def _params(self, request: Request) -> Params:

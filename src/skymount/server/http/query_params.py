@@ -5,9 +5,11 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 from starlette.requests import Request
 
-from skymount.server.http_error import HttpError
+from skymount.server.http.multipart_reader import read_fields
+from skymount.server.http_error import HttpError, refuse_malformed
 
 _FORM_TYPE = "application/x-www-form-urlencoded"
+_MULTIPART_TYPE = "multipart/form-data"
 _PARAMS_LIMIT = 100  # in one query; no endpoint knows a fifth of that
 _TIMEOUT_LIMIT = 900  # seconds
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
@@ -32,18 +34,24 @@ def parse_query(raw: bytes) -> dict[str, str]:
 
 
 def form_params(request: Request, body: bytes) -> dict[str, str]:
-    """Merge the query with an urlencoded body, which wins; ignore other bodies (docs/wire.md 7)."""
+    """Merge the query with the form in the body, which wins; ignore bodies that are none
+    (docs/wire.md 7).
+    """
     params = parse_query(request.scope["query_string"])
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type in ("", _FORM_TYPE):
+    content_type = request.headers.get("content-type", "")
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind in ("", _FORM_TYPE):
         params.update(parse_query(body.strip()))
+    elif kind == _MULTIPART_TYPE:
+        with refuse_malformed(400):
+            params.update(read_fields(content_type.encode("latin-1"), body, _PARAMS_LIMIT))
     return params
 
 
 def decode_path(raw: str) -> str:
-    """Decode a path inside a skylink as a query: ``+`` is a space (docs/wire.md 4.1)."""
+    """Percent-decode a path inside a skylink. ``+`` is a plus."""
     try:
-        return unquote_to_bytes(raw.replace("+", " ")).decode()
+        return unquote_to_bytes(raw).decode()
     except UnicodeDecodeError:
         raise HttpError(400, "error parsing skylink: path is not valid UTF-8") from None
 

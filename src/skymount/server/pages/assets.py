@@ -11,8 +11,11 @@ from starlette.responses import Response
 from skymount.server.http import caching, responses
 from skymount.server.http.page_requests import ASSETS
 from skymount.server.http_error import HttpError
+from skymount.wire import media_types
 
+_TABLE = "mime.types"
 _TYPES = {
+    _TABLE: "text/plain; charset=utf-8",
     "style.css": "text/css; charset=utf-8",
     "script.js": "text/javascript; charset=utf-8",
     **{f"{name}.svg": "image/svg+xml" for name in ("icon", "file", "folder", "locked", "up")},
@@ -21,6 +24,8 @@ _TYPES = {
 
 @cache
 def _content(name: str) -> bytes:
+    if name == _TABLE:
+        return media_types.table_text().encode()
     return (resources.files(__package__) / "static" / name).read_bytes()
 
 

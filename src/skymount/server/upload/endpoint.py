@@ -17,13 +17,13 @@ from starlette.responses import Response
 from skymount.errors import MalformedError
 from skymount.server.config import PortalConfig
 from skymount.server.http import responses
+from skymount.server.http.multipart_reader import FormReader
 from skymount.server.http.query_params import parse_query
 from skymount.server.http.request_body import stream_body
 from skymount.server.http_error import HttpError, refuse_malformed
 from skymount.server.storage.catalogue_rows import NewSkyfile
 from skymount.server.storage.disk_errors import DiskFullError
 from skymount.server.storage.interfaces import Catalogue, ContentStore, Skykeys
-from skymount.server.upload.multipart_reader import FormReader
 from skymount.server.upload.quota import Quota, QuotaError, Reservation
 from skymount.server.upload.rules import PartList, UploadQuery, encode_upload_metadata
 from skymount.server.upload.sector_writer import UploadLimits, open_sector_writer
@@ -92,7 +92,8 @@ class UploadEndpoint:
         room: Reservation,
     ) -> Skylink:
         config = self.config
-        form = FormReader(content_type, parts) if query.is_form else None
+        agent = request.headers.get("user-agent", "")
+        form = FormReader(content_type, parts, agent) if query.is_form else None
         body = stream_body(request, config.max_upload, config.body_timeout, failed=_FAILED)
         keep, key = not query.dryrun, await self._key(query)
         stated = request.headers.get("content-length", "")

@@ -9,6 +9,7 @@ from urllib.parse import quote, unquote_to_bytes
 from skymount.errors import MalformedError
 
 PART_HEADER_LIMIT = 64 << 10  # bytes of the header of one part
+_HTML_ESCAPE = re.compile("%(22|0D|0A)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _PARAMETER = re.compile(
     r';[ \t]*([A-Za-z0-9*_-]+)[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^;"]*))[ \t]*', re.DOTALL
@@ -25,7 +26,7 @@ class PartHeader:
     mode: int = 0  # permission bits, 0 when not given
 
     def encode(self) -> bytes:
-        """Write the header lines; control characters need the extended form of RFC 5987."""
+        """Write the header lines; control characters need the extended form of RFC 8187."""
         field = _backslashed(_CONTROL.sub("", self.field))
         if _CONTROL.search(self.filename):
             name = f"filename*=UTF-8''{quote(self.filename, safe='')}"
@@ -39,8 +40,12 @@ class PartHeader:
         return "".join(f"{line}\r\n" for line in lines).encode()
 
     @classmethod
-    def parse(cls, headers: Iterable[tuple[bytes, bytes]]) -> Self:
-        """Read (name, value) headers; the file name keeps its directories (docs/wire.md 3.3)."""
+    def parse(cls, headers: Iterable[tuple[bytes, bytes]], *, by_html: bool = False) -> Self:
+        """Read (name, value) headers; the file name keeps its directories (docs/wire.md 3.3).
+
+        With `by_html`, ``%22``, ``%0D`` and ``%0A`` in a name stand for a quote, CR and LF, as HTML
+        has it (4.10.22.8, multipart form data).
+        """
         found = {name.lower(): value for name, value in headers}
         if sum(len(name) + len(value) for name, value in found.items()) > PART_HEADER_LIMIT:
             raise MalformedError("multipart: the header of a part is too long")
@@ -53,9 +58,12 @@ class PartHeader:
         params = _parameters(disposition)
         if not re.fullmatch(r"[0-7]{0,12}", mode_text):
             raise MalformedError(f"multipart: failed to parse file mode {mode_text[:40]!r}")
+        filename = params.get("filename", "")
+        if by_html:
+            filename = _HTML_ESCAPE.sub(lambda match: chr(int(match[1], 16)), filename)
         return cls(
             field=params.get("name", ""),
-            filename=params.get("filename*", params.get("filename", "")),
+            filename=params.get("filename*", filename),
             contenttype=contenttype,
             mode=int(mode_text or "0", 8),
         )
@@ -71,7 +79,8 @@ def _parameters(disposition: str) -> dict[str, str]:
         raise MalformedError("multipart: a part is not form-data")
     at = kind.end()
     found: dict[str, str] = {}
-    while at < len(disposition):
+    end = len(disposition.rstrip(" \t;"))  # some clients end the header with a semicolon
+    while at < end:
         match = _PARAMETER.match(disposition, at)
         if match is None:
             raise MalformedError("multipart: bad Content-Disposition")
@@ -85,7 +94,7 @@ def _parameters(disposition: str) -> dict[str, str]:
 
 
 def _extended_value(text: str) -> str:
-    """Decode ``UTF-8''percent-encoded`` (RFC 5987)."""
+    """Decode ``UTF-8''percent-encoded`` (RFC 8187)."""
     charset, _, rest = text.partition("'")
     encoded = rest.partition("'")[2]
     if charset.lower() != "utf-8":

@@ -70,13 +70,22 @@
     problem.hidden = false;
   };
 
+  // Media types by extension, as src/skymount/wire/media_types.py has them: the browser's depend on the machine.
+  const types = fetch(form.dataset.types).then((answer) => answer.text()).then((text) => new Map(
+    text.split("\n").filter((line) => line && !line.startsWith("#")).flatMap((line) => {
+      const [type, ...extensions] = line.split(" ");
+      return extensions.map((extension) => [extension, type]);
+    })));
+  const typeOf = (path, known) => {
+    const name = path.slice(path.lastIndexOf("/") + 1), dot = name.lastIndexOf(".");
+    return dot > 0 ? known.get(name.slice(dot + 1).toLowerCase()) || "" : "";
+  };
+
   // files: [path, File] of each.
   const upload = (files) => {
     if (request || !files.length) return;
     const total = files.reduce((sum, [, file]) => sum + file.size, 0);
     if (total > limit) { fail(`This is too large: ${size(total)}. At most ${size(limit)} can be uploaded at once.`); return; }
-    const body = new FormData();
-    for (const [path, file] of files) body.append("files[]", file, path);
     problem.hidden = true;
     bar.value = 0;
     const what = files.length === 1 ? files[0][0] : `${files.length.toLocaleString()} files`;
@@ -107,7 +116,22 @@
     });
     request.addEventListener("error", () => fail("It was not stored: the connection to the portal broke, or a file cannot be read."));
     request.addEventListener("abort", () => { fail("The upload was cancelled. Nothing was stored."); byId("files").focus(); });
-    request.send(body);
+    types.then((known) => {
+      if (request && request.readyState === XMLHttpRequest.OPENED) send(files, known);
+    }, () => fail("It was not stored: the portal does not answer. Load this page again."));
+  };
+  // FormData writes a quote of a name as %22, and so cannot tell it from these three characters.
+  const send = (files, known) => {
+    const random = crypto.getRandomValues(new Uint32Array(4)), boundary = `skymount-${random.join("-")}`;
+    const parts = files.flatMap(([path, file]) => {
+      const name = encodeURIComponent(path.replace(/[\ud800-\udfff]/gu, "\ufffd"))
+        .replace(/['()*]/g, (char) => `%${char.charCodeAt(0).toString(16)}`);
+      const type = typeOf(path, known);
+      const header = `--${boundary}\r\nContent-Disposition: form-data; name="files[]"; filename*=UTF-8''${name}\r\n`;
+      return [header + (type ? `Content-Type: ${type}\r\n\r\n` : "\r\n"), file, "\r\n"];
+    });
+    request.setRequestHeader("Content-Type", `multipart/form-data; boundary=${boundary}`);
+    request.send(new Blob([...parts, `--${boundary}--\r\n`]));
   };
   byId("cancel").addEventListener("click", () => { if (request) request.abort(); });
   addEventListener("pageshow", () => { request = null; show(false); form.reset(); });

@@ -1,5 +1,7 @@
 """Forms, well made and hostile."""
 
+import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -72,3 +74,35 @@ def test_forms_may_be_cut_anywhere(client: Client) -> None:
         headers={"Content-Type": FORM_TYPE},
     )
     assert answer.json() == expected
+
+
+@pytest.mark.parametrize(
+    ("agent", "filename"),
+    [
+        ("Mozilla/5.0 (X11; Linux x86_64)", 'a"b.txt'),
+        ("curl/8.0", 'a"b.txt'),
+        ("python-requests/2", "a%22b.txt"),
+    ],
+)
+def test_a_quote_in_a_name(client: Client, agent: str, filename: str) -> None:
+    """Browsers and curl write it as %22, which for others is a part of the name."""
+    disposition = b'Content-Disposition: form-data; name="file"; filename="a%22b.txt";'
+    body = b"--b\r\n%s\r\n\r\nx\r\n--b--\r\n" % disposition
+    headers = {"Content-Type": "multipart/form-data; boundary=b", "User-Agent": agent}
+    answer = client.post("/skynet/skyfile", content=body, headers=headers)
+    link = answer.json()["skylink"]
+    assert client.get(f"/skynet/metadata/{link}").json()["filename"] == filename
+
+
+def test_curl_sends_any_name(client: Client, tmp_path: Path) -> None:
+    for name in ('q"x.txt', "back\\slash", "line\nend", "é ü"):
+        file = tmp_path / name
+        file.write_text("x")
+        shown = str(file).replace("\\", "\\\\").replace('"', '\\"')  # as curl reads an argument
+        sent = subprocess.run(
+            ["curl", "-sS", "-F", f'file=@"{shown}"', f"{client.base_url}/skynet/skyfile"],
+            capture_output=True,
+            check=True,
+        )
+        link = json.loads(sent.stdout)["skylink"]
+        assert client.get(f"/skynet/metadata/{link}").json()["filename"] == name

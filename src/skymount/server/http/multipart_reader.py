@@ -3,12 +3,13 @@
 import logging
 import re
 from collections.abc import Iterator
+from typing import Protocol
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from skymount.errors import MalformedError
-from skymount.server.upload.rules import PartList
+from skymount.server.http.page_requests import BROWSER
 from skymount.wire.http.multipart import PART_HEADER_LIMIT, PartHeader
 
 # It would log every malformed form. The client gets the reason in the response.
@@ -20,17 +21,29 @@ _SLICE_MAX = 64 << 10  # otherwise; as many are received at once
 
 _HEADER_LINES_LIMIT = 32  # of one part; browsers send two or three
 _FIELD_LIMIT = 4 << 10  # bytes of a part that is no file
+_HTML_FORMS = (BROWSER, "curl/")  # agents that write file names as HTML has it
 _BOUNDARY = re.compile(rb"[ -~]{0,255}[!-~]")
+
+
+class Parts(Protocol):
+    """What wants the parts of a form."""
+
+    def begin(self, part: PartHeader, offset: int) -> bytearray | None:
+        """Take the next part, whose content begins at `offset` of the content of all files.
+
+        Return None for a file. The bytes of a part that is none are added to what is returned.
+        """
 
 
 class FormReader:
     """Reads one body. Feed it with `content`; `finish` checks that the body was complete."""
 
-    def __init__(self, content_type: bytes, parts: PartList) -> None:
+    def __init__(self, content_type: bytes, parts: Parts, user_agent: str = "") -> None:
         boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
         if not _BOUNDARY.fullmatch(boundary):
             raise MalformedError("multipart: no usable boundary in the Content-Type header")
         self._parts = parts
+        self._by_html = user_agent.startswith(_HTML_FORMS)
         self._content: list[bytes] = []
         self._size = 0
         self._events = 0
@@ -93,7 +106,9 @@ class FormReader:
         self._value.clear()
 
     def _on_headers_finished(self) -> None:
-        self._field = self._parts.begin(PartHeader.parse(self._headers), self._size)
+        self._field = self._parts.begin(
+            PartHeader.parse(self._headers, by_html=self._by_html), self._size
+        )
 
     def _on_part_data(self, data: bytes, start: int, end: int) -> None:
         if self._field is not None:
@@ -107,3 +122,30 @@ class FormReader:
 
     def _on_end(self) -> None:
         self._ended = True
+
+
+class _Fields:
+    def __init__(self, limit: int) -> None:
+        self.found: list[tuple[str, bytearray]] = []
+        self._limit = limit
+
+    def begin(self, part: PartHeader, offset: int) -> bytearray:
+        if len(self.found) == self._limit:
+            raise MalformedError(f"multipart: more than {self._limit} fields")
+        self.found.append((part.field, bytearray()))
+        return self.found[-1][1]
+
+
+def read_fields(content_type: bytes, body: bytes, limit: int) -> dict[str, str]:
+    """Return the fields of a form, at most `limit`. The first of a name counts, as in Go, and a
+    file is a field as well. MalformedError for anything that is no form of texts.
+    """
+    fields = _Fields(limit)
+    reader = FormReader(content_type, fields)
+    for _ in reader.content(body):
+        pass
+    reader.finish()
+    try:
+        return {name: value.decode() for name, value in reversed(fields.found)}
+    except UnicodeDecodeError:
+        raise MalformedError("multipart: a field is not valid UTF-8") from None
