@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from skymount.fs.subtree import ATTRIBUTES
 from tests.command_server import MAX_INPUT, command_server
 from tests.portal_process import SOURCE
 
@@ -211,14 +212,24 @@ class NotifySocket:
 
 
 _XATTRS = """
-import os, sys
-print({name: os.getxattr(sys.argv[1], name) for name in os.listxattr(sys.argv[1])})
+import errno, os, sys
+path, *names = sys.argv[1:]
+found = {}
+for name in names:
+    try:
+        found[name] = os.getxattr(path, name)
+    except OSError as error:
+        if error.errno != errno.ENODATA:
+            raise
+print(found)
 """
 
 
 def xattrs(path: Path) -> dict[str, str]:
     """Return the extended attributes of a file."""
-    found = ast.literal_eval(output([sys.executable, "-IS", "-c", _XATTRS, path]).decode())
+    found = ast.literal_eval(
+        output([sys.executable, "-IS", "-c", _XATTRS, path, *ATTRIBUTES]).decode()
+    )
     assert isinstance(found, dict)
     return {name: os.fsdecode(value) for name, value in found.items()}
 

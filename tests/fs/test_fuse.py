@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TypeVar
 
@@ -140,6 +140,9 @@ class BrokenSubtree(Subtree):
         raise self._error
 
     async def xattrs(self, inode: int) -> Mapping[bytes, bytes]:
+        raise self._error
+
+    async def listed_xattrs(self, inode: int) -> Sequence[bytes]:
         raise self._error
 
 

@@ -120,8 +120,9 @@ def test_the_root_knows_its_daemon(site: Site) -> None:
 
 @pytest.mark.skipif(shutil.which("getfattr") is None, reason="getfattr is not installed")
 def test_getfattr_dumps_a_whole_tree(site: Site) -> None:
-    dumped = output(["getfattr", "-R", "-d", "-m", "user.skymount", "modes"], cwd=site.tree)
-    assert dumped.count(b"user.skymount.skylink=") == 6
+    dumped = output(["getfattr", "-R", "-d", "-m", "-", "modes"], cwd=site.tree)
+    assert dumped.count(b"user.xdg.origin.url=") == 6
+    assert b"user.skymount" not in dumped
 
 
 def test_times_are_the_same_for_everything(site: Site) -> None:

@@ -34,6 +34,7 @@ from skymount.fs.inode_space import merge_forgets
 from skymount.fs.obstacles import refusal
 from skymount.fs.subtree import (
     IMMUTABLE,
+    LIVE,
     NAME_MAX,
     InodeAttributes,
     OpenFile,
@@ -296,8 +297,9 @@ class FuseAdapter(pyfuse3.Operations):
 
     @_handler
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
-        found = list(await self._xattrs(inode))
-        return found if self.failures.last_error(inode) is None else [*found, _LAST_ERROR]
+        subtree = self._files.subtree(inode)
+        with self._limit(subtree):
+            return await subtree.listed_xattrs(inode)
 
     async def _xattrs(self, inode: int) -> Mapping[bytes, bytes]:
         subtree = self._files.subtree(inode)
@@ -307,17 +309,22 @@ class FuseAdapter(pyfuse3.Operations):
     @_handler
     async def setxattr(
         self, inode: int, name: bytes, value: bytes, ctx: pyfuse3.RequestContext
-    ) -> NoReturn:
-        self._refuse_xattr(inode, name)
+    ) -> None:
+        self._change_xattr(inode, name, ctx)
 
     @_handler
-    async def removexattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> NoReturn:
-        self._refuse_xattr(inode, name)
+    async def removexattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
+        self._change_xattr(inode, name, ctx)
 
-    def _refuse_xattr(self, inode: int, name: bytes) -> NoReturn:
-        """Refuse with the errno after which programs that copy attributes go on without them."""
-        is_read_only = name.startswith(b"user.") and not self._files.subtree(inode).writable
-        _refuse(errno.EROFS if is_read_only else errno.EOPNOTSUPP)
+    def _change_xattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
+        """Accept, without effect, what a copy may have of ours; refuse others with the errno after
+        which programs that copy attributes go on without them.
+        """
+        if name.startswith(b"user.") and not self._files.subtree(inode).writable:
+            _refuse(errno.EROFS)
+        if not name.startswith(LIVE.encode()):
+            _refuse(errno.EOPNOTSUPP)
+        self._check_owner(ctx, inode)
 
     # Changes
 
@@ -357,6 +364,21 @@ class FuseAdapter(pyfuse3.Operations):
         return self._file_info(opened, found.inode), self._attributes(found)
 
     @_handler
+    async def mknod(
+        self, parent_inode: int, name: bytes, mode: int, rdev: int, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        """Make a regular file: tar does so before it sets attributes."""
+        subtree = self._files.subtree(parent_inode)
+        if not stat.S_ISREG(mode):
+            _refuse(subtree.refusal)
+        self._check_owner(ctx, parent_inode)
+        _check_length(name)
+        with trio.fail_after(self._deadline):
+            found, opened = await subtree.create(parent_inode, name, os.O_WRONLY)
+            await opened.release()
+        return self._attributes(found)
+
+    @_handler
     async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         self._check_owner(ctx, parent_inode)
         with trio.fail_after(self._deadline):
@@ -382,7 +404,6 @@ class FuseAdapter(pyfuse3.Operations):
             await subtree.rename(*old, *new, flags)
 
     mkdir = _never_possible("mkdir")
-    mknod = _never_possible("mknod")
     symlink = _never_possible("symlink")
     rmdir = _never_possible("rmdir")
     link = _never_possible("link", parent=1)

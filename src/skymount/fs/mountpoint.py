@@ -56,6 +56,19 @@ def mounted_at(path: str, table: str = _TABLE) -> MountInfo | None:
     return _mount_table(table).get(path)
 
 
+def mount_around(path: str, table: str = _TABLE) -> tuple[str, MountInfo] | None:
+    """Return where the mount of ours is that an absolute path leads into, below its root.
+
+    Stats nothing in it.
+    """
+    mounts = _mount_table(table)
+    for place in reversed(Path(path).parents):
+        found = resolve(str(place))
+        if found in mounts and mounts[found].is_ours:
+            return found, mounts[found]
+    return None
+
+
 def mounts_of(user_id: int, table: str = _TABLE) -> dict[str, MountInfo]:
     """Return the mounts of skymount by a user, by their paths."""
     mounts = _mount_table(table).items()

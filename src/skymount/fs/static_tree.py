@@ -52,7 +52,7 @@ This directory is a content portal, mounted by skymount.
 Publish a file or a directory with:   skymount upload PATH
 Make a key to write with:             skymount key generate NAME
 Unmount with:                         skymount umount MOUNTPOINT
-Where a file came from:               getfattr -d -m user.skymount FILE
+Where a file came from:               skymount status FILE
 Why reading or writing it failed:     getfattr -n user.skymount.last_error FILE
 """
 

@@ -6,12 +6,32 @@ subtree does not implement is refused here, with the errno that fits a read-only
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, NoReturn, TypeAlias
 
 NAME_MAX = 255  # bytes of a file name
 MTIME_NS = 1577836800 * 10**9  # 2020-01-01: a skylink has no time, and tools expect a sane one
 IMMUTABLE_TIMEOUT = 365 * 86400.0  # seconds, the time-outs of what can never change
+
+LIVE = "user.skymount."
+"""Begins the names of attributes that say how a file is now. They are not listed: programs copy
+what is listed, and of a copy it is not true.
+"""
+
+ATTRIBUTES = (
+    *(
+        LIVE + name
+        for name in (
+            *("skylink", "merkle_root", "portal", "verified", "stale", "content_type"),
+            *("hidden", "hidden_names", "pid"),
+            *("public_key", "data_key", "data_key_hash", "revision", "signature", "link"),
+            *("points_to", "last_error"),
+        )
+    ),
+    "user.mime_type",
+    "user.xdg.origin.url",
+)
+"""The names of all attributes there are."""
 
 MUTABLE_TIMEOUT = 1.0
 """Seconds, the longest entry_timeout and attr_timeout of what may change.
@@ -159,6 +179,10 @@ class Subtree:
 
     async def xattrs(self, inode: int) -> Mapping[bytes, bytes]:
         return {}  # by their full names
+
+    async def listed_xattrs(self, inode: int) -> Sequence[bytes]:
+        """Return the names of those that a copy may keep: none that say how a file is now."""
+        return ()
 
     async def readlink(self, inode: int) -> bytes:
         refuse(errno.EINVAL)

@@ -3,7 +3,7 @@
 import errno
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, repeat
 
@@ -22,6 +22,7 @@ from skymount.fs.skylinks.tree import DIRECTORY_MODE, ChildRange, Tree
 from skymount.fs.skylinks.waiting_reads import WaitingReads
 from skymount.fs.subtree import (
     IMMUTABLE,
+    LIVE,
     MUTABLE_TIMEOUT,
     NO_ENTRY,
     DirectoryEntry,
@@ -129,6 +130,9 @@ class SkylinksDirectory(Subtree):
             return xattrs.attributes(tree, index)
         stale = self._freshness.is_stale(version)
         return xattrs.attributes(tree, index, verified=version.verified, stale=stale)
+
+    async def listed_xattrs(self, inode: int) -> Sequence[bytes]:
+        return [name for name in await self.xattrs(inode) if not name.startswith(LIVE.encode())]
 
     async def opendir(self, inode: int) -> OpenDirectory:
         if inode == self._root:

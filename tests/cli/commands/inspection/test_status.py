@@ -194,3 +194,35 @@ def test_watch_at_a_terminal(box: Sandbox, mount: Mount) -> None:
     assert done.stdout.startswith("\x1b[?1049h")
     assert "\x1b[?1049l" in done.stdout
     assert "Traceback" not in done.stdout
+
+
+def test_a_file(box: Sandbox, mount: Mount, portal: str, tmp_path: Path) -> None:
+    """A1: `skymount status PATH` shows all attributes of a file or directory."""
+    (tmp_path / "file.txt").write_bytes(b"text")
+    skylink = box.upload(tmp_path / "file.txt", portal)
+    file = mount.path / "skylinks" / skylink / "file.txt"
+    first, *rows = box.succeed("status", file).splitlines()
+    assert first == str(file)
+    shown = dict(row.split(maxsplit=1) for row in rows)
+    assert shown["user.skymount.skylink"] == skylink
+    assert shown["user.skymount.verified"] == "yes"
+    assert shown["user.mime_type"] == "text/plain"
+    assert json.loads(box.succeed("status", "--json", file)) == {
+        "path": str(file),
+        "attributes": shown,
+    }
+    link = tmp_path / "link"
+    link.symlink_to(mount.path)
+    assert skylink in box.succeed("status", link / "skylinks" / skylink)
+    assert "No such file" in box.fail("status", file.with_name("absent"))
+
+
+def test_a_file_of_a_daemon_that_is_stopped(box: Sandbox, mount: Mount) -> None:
+    """E4: The command does not wait for it."""
+    mount.daemon.signal(signal.SIGSTOP)
+    try:
+        done = box.skymount("status", mount.path / "skylinks/file", limit=QUICK)
+    finally:
+        mount.daemon.signal(signal.SIGCONT)
+    assert done.returncode == 1
+    assert str(mount.path) in done.stdout
