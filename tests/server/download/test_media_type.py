@@ -1,5 +1,10 @@
 """Content-Type and Content-Disposition."""
 
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from skymount.server.download import media_type
@@ -44,7 +49,9 @@ def test_types_by_content(start: bytes, expected: str) -> None:
     ("name", "expected"),
     [
         ("a.txt", 'inline; filename="a.txt"'),
-        ('q"\\', 'inline; filename="q\\"\\\\"'),
+        ('q"\\', "inline; filename=\"q__\"; filename*=UTF-8''q%22%5C"),
+        ("f%2B.txt", "inline; filename=\"f_2B.txt\"; filename*=UTF-8''f%252B.txt"),
+        ("a+b c;'.txt", 'inline; filename="a+b c;\'.txt"'),
         ("ü\r\nX: y", "inline; filename=\"___X: y\"; filename*=UTF-8''%C3%BC%0D%0AX%3A%20y"),
         ("", 'inline; filename=""'),
     ],
@@ -67,3 +74,31 @@ def test_types_are_stored_guessed_or_sniffed(client: Client) -> None:
         )
     )
     assert client.get(f"/{link}/a.css").headers["Content-Type"] == "x/stored"
+
+
+@pytest.mark.parametrize(
+    ("program", "names"),
+    [
+        # It decodes a percent sign once more, whatever the header says.
+        ("wget", ['q"x.txt', "back\\slash.txt", "a+b.txt", "é ü.txt", "50%.txt"]),
+        # It does not know filename*.
+        ("curl", ["a+b.txt", "plain.txt"]),
+        # It takes no name with a backslash.
+        ("aria2c", ["f%2B.txt", 'q"x.txt', "a+b.txt", "é ü.txt", "50%.txt"]),
+    ],
+)
+def test_programs_save_under_the_name(
+    client: Client, tmp_path: Path, program: str, names: list[str]
+) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed")
+    options = {
+        "wget": ["-q", "--content-disposition", "--restrict-file-names=nocontrol"],
+        "curl": ["-sSOJ"],
+        "aria2c": ["-q", "--no-conf", "--content-disposition-default-utf8=true"],
+    }[program]
+    for name in names:
+        url = f"{client.base_url}/{client.upload_file(name, b'x')}?attachment=true"
+        environment = {**os.environ, "LC_ALL": "C.UTF-8"}
+        subprocess.run([program, *options, url], cwd=tmp_path, env=environment, check=True)
+    assert {each.name for each in tmp_path.iterdir()} == set(names)

@@ -24,6 +24,7 @@ _HTML = re.compile(
 _XML = re.compile(rb"[\t\n\x0c\r ]*<\?xml")
 _CONTROL_BYTES = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_AMBIGUOUS = re.compile(r'[^ -~]|["\\%]')
 
 
 def stored_or_guessed(stored: str, name: str) -> str:
@@ -52,11 +53,12 @@ def sniff(start: bytes) -> str:
 
 
 def disposition(name: str, *, attachment: bool) -> str:
-    """Return the header's value; a name beyond printable ASCII is given twice (RFC 6266)."""
+    """Return the header's value. A name that programs read in different ways is given twice: beyond
+    printable ASCII, or with a quote, a backslash or a percent sign (RFC 6266, appendix D).
+    """
     kind = "attachment" if attachment else "inline"
-    plain = "".join(char if " " <= char <= "~" else "_" for char in name)
-    quoted = plain.replace("\\", "\\\\").replace('"', '\\"')
-    value = f'{kind}; filename="{quoted}"'
+    plain = _AMBIGUOUS.sub("_", name)
+    value = f'{kind}; filename="{plain}"'
     if plain != name:
         value += f"; filename*=UTF-8''{quote(name, safe='')}"
     return value
