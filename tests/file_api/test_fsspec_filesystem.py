@@ -229,3 +229,77 @@ def test_domains(
             fs.put(tree(FILES), recursive=True)
         with pytest.raises(OSError, match="not verified"):
             fsspec.filesystem("skyhns", verify="require").ls("example")
+
+
+@pytest.mark.parametrize("protocol", ["skylink", "skyhns"])
+@pytest.mark.parametrize(
+    ("option", "advice"),
+    [
+        ("portal", "; did you mean portals?"),
+        ("verfy", "; did you mean verify?"),
+        ("api_keys", "; did you mean api_key?"),
+        ("timeout", "; there are portals, verify, disk_cache, api_key"),
+        ("headers", "; there are portals, verify, disk_cache, api_key"),
+        ("token", "; there are portals, verify, disk_cache, api_key"),
+    ],
+)
+def test_unknown_options(protocol: str, option: str, advice: str) -> None:
+    """P9: they are refused, or content would go to a portal that was not meant."""
+    with pytest.raises(TypeError) as caught:
+        fsspec.filesystem(protocol, **{option: "x"})
+    assert str(caught.value) == f"{protocol}: unknown option {option!r}{advice}"
+    for link in (f"{protocol}://a/b", f"simplecache::{protocol}://a/b"):
+        with pytest.raises(TypeError, match="unknown option"):
+            fsspec.open(link, **{protocol: {option: "x"}})
+
+
+def test_options_of_the_base_class(fake: FakePortal) -> None:
+    fsspec.filesystem(
+        "skylink",
+        portals=fake.url,
+        asynchronous=False,
+        loop=None,
+        use_listings_cache=False,
+        listings_expiry_time=5,
+        max_paths=3,
+        skip_instance_cache=True,
+    )
+
+
+def test_a_pickled_file_of_a_name_that_moves(fs: SkylinkFileSystem, fake: FakePortal) -> None:
+    """P5: it travels as what was opened."""
+    old, new, link = of_files({"f": b"old content"}), of_files({"f": b"new content"}), resolver()
+    fake.add(old, new)
+    fake.resolve(link, old)
+    with fs.open(f"{link}/f") as file:
+        assert file.read(4) == b"old "
+        pickled = pickle.dumps(file)
+    fake.resolve(link, new)
+    fs.invalidate_cache()
+    assert fs.cat(f"{link}/f") == b"new content"
+    with pickle.loads(pickled) as again:
+        assert again.path == f"{old.name}/f"
+        assert again.read() == b"content"
+
+
+def test_names_are_asked_for_again(fs: SkylinkFileSystem, fake: FakePortal) -> None:
+    """P5: after `invalidate_cache`, `ls` with `refresh`, and by a new file system."""
+    contents = [of_files({"f": b"%d" % number}) for number in range(4)]
+    link = resolver()
+    fake.add(*contents)
+
+    def moved_to(number: int) -> None:
+        fake.resolve(link, contents[number])
+
+    moved_to(0)
+    assert fs.cat(f"{link}/f") == b"0"
+    moved_to(1)
+    assert fs.cat(f"{link}/f") == b"0"
+    fs.invalidate_cache()
+    assert fs.cat(f"{link}/f") == b"1"
+    moved_to(2)
+    assert fs.ls(str(link))[0]["skylink"] == contents[1].name
+    assert fs.ls(str(link), refresh=True)[0]["skylink"] == contents[2].name
+    moved_to(3)
+    again = fsspec.filesystem("skylink", portals=fake.url, skip_instance_cache=True)
+    assert again.cat(f"{link}/f") == b"3"

@@ -32,6 +32,10 @@ class Files:
     ) -> "Files":
         return cls(FileOptions.parse(portals, verify, disk_cache, api_key))
 
+    def outdate_names(self) -> None:
+        """Let every domain and v2 skylink be resolved again when it is used next."""
+        SESSIONS.outdate_names(self.options.settings())
+
     def find(self, location: Location) -> Entry:
         """Return what is at a location now; OSError as for a path in a file system."""
         return self._entry(location, self._found(location))

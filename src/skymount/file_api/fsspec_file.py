@@ -2,8 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
+import fsspec
 from fsspec.spec import AbstractBufferedFile
 
+from skymount.file_api.location import SKYLINK, Location
 from skymount.file_api.open_file import OpenFile
 
 if TYPE_CHECKING:
@@ -41,6 +43,16 @@ class SkylinkFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec has no t
             **kwargs,
         )
         self.details = file.entry.info()
+
+    def __reduce__(self) -> Any:
+        """Reopen what was opened, also when its name has moved."""
+        reopen, (fs, path, *others) = super().__reduce__()
+        entry = self._file.entry
+        opened = Location(entry.tree.skyfile.skylink, entry.location.names)
+        if opened.root != entry.location.root:
+            fs = fsspec.filesystem(SKYLINK, *fs.storage_args, **fs.storage_options)
+            path = opened.path
+        return reopen, (fs, path, *others)
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         return bytes(self._file.read(start, end))

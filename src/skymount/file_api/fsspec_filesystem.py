@@ -13,6 +13,20 @@ from skymount.file_api.fsspec_file import SkylinkFile
 from skymount.file_api.location import SKYHNS, SKYLINK
 from skymount.file_api.os_errors import no_change
 from skymount.file_api.raw_file import check_mode
+from skymount.wording import did_you_mean
+
+_OPTIONS = ("portals", "verify", "disk_cache", "api_key")
+_OPTIONS_OF_FSSPEC = frozenset(
+    {
+        "asynchronous",
+        "listings_expiry_time",
+        "loop",
+        "max_paths",
+        "skip_instance_cache",
+        "use_listings_cache",
+    }
+)
+"""What the base class of fsspec documents."""
 
 _ROOT = {"name": "", "size": 0, "type": "directory"}
 """What is above all skylinks: there is no list of them."""
@@ -21,7 +35,8 @@ _ROOT = {"name": "", "size": 0, "type": "directory"}
 class SkylinkFileSystem(BulkOperations):
     """``skylink://<skylink>/<path>``: content that never changes, verified while it is read.
 
-    Options that are not given are those of the configuration (docs/library.md).
+    Options that are not given are those of the configuration (docs/library.md). TypeError for one
+    that there is not.
     """
 
     protocol = SKYLINK
@@ -34,13 +49,24 @@ class SkylinkFileSystem(BulkOperations):
         api_key: str | None = None,
         **kwargs: Any,
     ) -> None:
+        for name in kwargs.keys() - _OPTIONS_OF_FSSPEC:
+            advice = did_you_mean(name, _OPTIONS) or f"; there are {', '.join(_OPTIONS)}"
+            raise TypeError(f"{self.protocol}: unknown option {name!r}{advice}")
         super().__init__(**kwargs)
         self.files = Files.of(portals, verify, disk_cache, api_key)
+        self.files.outdate_names()
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        """Let every domain and v2 skylink be resolved again when it is used next."""
+        super().invalidate_cache(path)
+        self.files.outdate_names()
 
     # What is there
 
-    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
-        """List a directory; a file is listed as itself."""
+    def ls(self, path: str, detail: bool = True, refresh: bool = False, **kwargs: Any) -> list[Any]:
+        """List a directory; a file is listed as itself. `refresh` resolves names again."""
+        if refresh:
+            self.invalidate_cache()
         if not self._strip_protocol(path):
             return []
         entry = self.entry(path)

@@ -77,6 +77,11 @@ class Session:
         found = await (await self._names()).resolve(root)
         return Found(await self._load(found.skylink), found.verified)
 
+    def outdate_names(self) -> None:
+        """Let every name be resolved again when it is used next."""
+        if self._resolver is not None:
+            self._resolver.outdate_all()
+
     async def _names(self) -> NameResolver:
         async with self._resolving:
             if self._resolver is None:

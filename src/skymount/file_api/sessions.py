@@ -125,6 +125,13 @@ class Sessions:
             thread = slot.thread
             thread.call_soon(partial(thread.opened.close_file, number))
 
+    def outdate_names(self, settings: Settings) -> None:
+        """Let every name be resolved again when it is used next."""
+        slot = self._slots.get(settings)
+        if slot is not None and slot.thread is not None:
+            thread = slot.thread
+            thread.call_soon(thread.opened.outdate_names)
+
     def close(self) -> None:
         """Close all sessions; those that are used again open again."""
         with self._lock:
