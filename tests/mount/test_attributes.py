@@ -261,3 +261,57 @@ with open(sys.argv[1], "rb") as file:
 def test_a_directory_is_no_file_and_a_file_no_directory(site: Site) -> None:
     assert "Is a directory" in run(["cat", site.tree / "names"], env=ENV).stderr
     assert "Not a directory" in run(["ls", f"{site.tree}/text.txt/"], env=ENV).stderr
+
+
+HANDLES = """
+import ctypes, errno, os, sys
+
+class Handle(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_uint), ("kind", ctypes.c_int), ("data", ctypes.c_ubyte * 128)]
+
+libc = ctypes.CDLL(None, use_errno=True)
+handle, number = Handle(128), ctypes.c_int()
+path = os.fsencode(sys.argv[1])
+assert libc.name_to_handle_at(-100, path, ctypes.byref(handle), ctypes.byref(number), 0) == 0
+with open("/proc/sys/vm/drop_caches", "w") as caches:
+    caches.write("2")
+mount = os.open(os.path.dirname(path), os.O_RDONLY)
+opened = libc.open_by_handle_at(mount, ctypes.byref(handle), os.O_RDONLY)
+print("open" if opened >= 0 else errno.errorcode[ctypes.get_errno()])
+"""
+
+
+@pytest.mark.skipif(
+    os.getuid() != 0 or not os.access("/proc/sys/vm/drop_caches", os.W_OK),
+    reason="only root opens handles and drops caches",
+)
+def test_handles_go_stale(site: Site) -> None:
+    """File handles are ESTALE once the kernel has forgotten the file."""
+    assert output([sys.executable, "-c", HANDLES, site.tree / "text.txt"]) == b"ESTALE\n"
+
+
+MAPPED = """
+import errno, mmap, sys
+with open(sys.argv[1], "rb") as file:
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as private:
+        assert len(private) > 5
+    try:
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ).close()
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+    else:
+        print("mapped")
+"""
+
+
+def test_shared_mappings(site: Site) -> None:
+    """G5: a shared mapping of `status.json` is refused with ENODEV, a private one is allowed. What
+    never changes can be mapped.
+    """
+    control = site.mount.path / ".skymount"
+    for path, said in (
+        (control / "status.json", b"ENODEV\n"),
+        (control / "help.txt", b"mapped\n"),
+        (site.tree / "text.txt", b"mapped\n"),
+    ):
+        assert output([sys.executable, "-IS", "-c", MAPPED, path]) == said
