@@ -234,3 +234,17 @@ def test_a_portal_of_another_user_is_not_used(
         skylink = alone.succeed("upload", something).strip()
         found = output([*mount.prefix, "cat", mount.skylink(skylink) / "something.txt"])
         assert found == b"something"
+
+
+def test_no_descriptor_of_the_caller_is_kept(alone: Sandbox) -> None:
+    """M1: neither the daemon nor its portal holds a lock or a pipe of whoever started it."""
+    mountpoint, lock = alone.directory(), alone.root / "lock"
+    script = """
+        { flock -n "$2" "$0" -m skymount mount "$1" >"$2.said" 2>&1 || exit 7; } 9>&1 | cat
+        flock -n "$2" true && test -d "$1/skylinks" && ! test -s "$2.said"
+    """
+    try:
+        done = alone.run("sh", "-c", script, sys.executable, mountpoint, lock)
+        assert done.returncode == 0, Path(f"{lock}.said").read_text()
+    finally:
+        alone.skymount("umount", mountpoint)

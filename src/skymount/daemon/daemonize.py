@@ -34,7 +34,7 @@ def run_in_background(
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.close(reading)
+        _close_inherited(writing)
         _become_daemon(config, log_to, writing, reread)
     os.close(writing)
     warnings: list[str] = []
@@ -48,6 +48,16 @@ def run_in_background(
                 raise (MountRefusedError if kind == "N" else MountError)(text)
             warnings.append(text)
     raise MountError(f"{config.mountpoint}: the daemon ended before the tree answered; see its log")
+
+
+def _close_inherited(kept: int) -> None:
+    """Close all descriptors but 0 to 2 and `kept`: a lock or a pipe of the caller would be held
+    until the mount ends.
+    """
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) != kept:
+            with contextlib.suppress(OSError):  # the listing's own is closed already
+                os.close(int(name))
 
 
 def _become_daemon(
