@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 import click
 
@@ -109,3 +109,68 @@ def selection_options(command: F) -> F:
     for option in reversed(options):
         found = option(found)
     return cast("F", found)
+
+
+class PageOptions(TypedDict):
+    """What a browser is shown of a directory, as `upload_query` takes it."""
+
+    default_path: str
+    disable_default_path: bool
+    try_files: tuple[str, ...] | None
+    error_pages: dict[str, str]
+
+
+def page_options(command: F) -> F:
+    """Add the options that say what a browser is shown; the command gets them as `pages`."""
+    from functools import wraps
+
+    @wraps(command)
+    def with_pages(
+        default_path: str | None,
+        no_default_path: bool,
+        try_files: tuple[str, ...],
+        error_pages: tuple[str, ...],
+        **parameters: Any,
+    ) -> Any:
+        pages = PageOptions(
+            default_path=default_path or "",
+            disable_default_path=no_default_path,
+            try_files=try_files or None,
+            error_pages=_error_pages(error_pages),
+        )
+        return command(pages=pages, **parameters)
+
+    options = (
+        click.option("--default-path", metavar="PATH", help="File that a browser is shown first."),
+        click.option("--no-default-path", is_flag=True, help="Show a browser no file first."),
+        click.option(
+            "--try-file",
+            "try_files",
+            multiple=True,
+            metavar="PATH",
+            help="File that a browser is shown for a missing path. A relative one, such as "
+            "index.html, is looked for in that path's directory, an absolute one is the same for "
+            "all. Repeatable.",
+        ),
+        click.option(
+            "--error-page",
+            "error_pages",
+            multiple=True,
+            metavar="STATUS=PATH",
+            help="File that a browser is shown with that HTTP status, as 404=/404.html. "
+            "Repeatable.",
+        ),
+    )
+    found: Any = with_pages
+    for option in reversed(options):
+        found = option(found)
+    return cast("F", found)
+
+
+def _error_pages(texts: tuple[str, ...]) -> dict[str, str]:
+    pages = {status: path for status, _, path in (text.partition("=") for text in texts)}
+    if not all(status.isdecimal() and path for status, path in pages.items()):
+        raise click.UsageError("--error-page looks like 404=/404.html")
+    if len(pages) < len(texts):
+        raise click.UsageError("--error-page: there is more than one for a status")
+    return pages

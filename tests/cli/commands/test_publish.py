@@ -229,3 +229,17 @@ def test_ledger_that_is_damaged(box: Sandbox, owner: str) -> None:
     path.write_bytes(b"")
     for command in (PUBLISH, ("registry", "set", "home", "text", "x")):
         assert str(path) in box.fail(*command)
+
+
+def test_what_a_browser_is_shown(box: Sandbox, portal: str, owner: str) -> None:
+    """The options are those of `skymount upload`."""
+    write(box, **{"index.html": "home", "lost.html": "lost"})
+    pages = ("--try-file", "index.html", "--error-page", "404=/lost.html")
+    link = box.succeed(*PUBLISH, *pages).strip()
+    answer = httpx.get(f"{portal}/{link}/nothing", follow_redirects=True)
+    assert (answer.status_code, answer.text) == (404, "lost")
+    found = httpx.get(f"{portal}/skynet/metadata/{link}").json()
+    assert found["tryfiles"] == ["index.html"]
+    link = box.succeed(*PUBLISH, "--default-path", "lost.html").strip()
+    assert httpx.get(f"{portal}/{link}/", follow_redirects=True).text == "lost"
+    box.fail(*PUBLISH, "--error-page", "404", code=2)

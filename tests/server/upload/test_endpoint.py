@@ -112,7 +112,7 @@ def test_damage_is_mended_by_the_next_upload(client: Client, portal: PortalProce
 def test_the_size_of_an_upload_is_limited(tmp_path: Path) -> None:
     """413, whether the length is announced or not, and the answer reaches the client."""
     with (
-        portal_process(tmp_path, "--max-upload", "1000000") as portal,
+        portal_process(tmp_path, "--max-upload", "1MB") as portal,
         Client(base_url=portal.url) as client,
     ):
 

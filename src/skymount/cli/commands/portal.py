@@ -40,12 +40,20 @@ class _Size(click.ParamType[int]):
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
         from skymount.config_values import parse_size
-        from skymount.content.cache.block_store import MIN_SIZE
 
         try:
-            size = parse_size(value)
+            return parse_size(value)
         except SkymountError as error:
             self.fail(str(error), param, ctx)
+
+
+class _CacheSize(_Size):
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        from skymount.content.cache.block_store import MIN_SIZE
+
+        size = super().convert(value, param, ctx)
         if size < MIN_SIZE:
             self.fail(f"{value!r} is too little, give it {MIN_SIZE >> 20} MiB", param, ctx)
         return size
@@ -80,18 +88,18 @@ portal.add_command(backup.import_)
 @storage_options
 @click.option(
     "--header-limit",
-    type=click.IntRange(min=0),
-    default=8 << 20,
+    type=_Size(),
+    default="8 MiB",
     show_default=True,
-    metavar="BYTES",
+    metavar="SIZE",
     help="Leave metadata longer than this out of the response header.",
 )
 @click.option(
     "--max-upload",
-    type=click.IntRange(min=0),
-    default=5000 << 20,
+    type=_Size(),
+    default="5000 MiB",
     show_default=True,
-    metavar="BYTES",
+    metavar="SIZE",
     help="Refuse a request body longer than this.",
 )
 @click.option(
@@ -160,7 +168,7 @@ portal.add_command(backup.import_)
 )
 @click.option(
     "--upstream-cache",
-    type=_Size(),
+    type=_CacheSize(),
     default="16 GiB",
     show_default=True,
     metavar="SIZE",

@@ -9,7 +9,7 @@ from skymount.cli import completion
 from skymount.cli.key_argument import EntryArgument, hashed_option
 from skymount.cli.options import PathType, portal_options
 from skymount.cli.output import emit, json_option, progress
-from skymount.cli.upload_options import prepared, selection_options
+from skymount.cli.upload_options import PageOptions, page_options, prepared, selection_options
 from skymount.wire.skylink import Skylink
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 )
 @click.option("--as", "data_key", metavar="DATAKEY", required=True, help="Data key of the entry.")
 @hashed_option
+@page_options
 @selection_options
 @portal_options
 @json_option
@@ -38,6 +39,7 @@ def publish(
     owner: str,
     data_key: str,
     hashed: bool,
+    pages: PageOptions,
     rules: "SelectionRules",
     settings: "Config",
     as_json: bool,
@@ -57,11 +59,12 @@ def publish(
       ls ~/sky/skylinks/"$(skymount publish site/ --key home --as site)"
     """
     from skymount.cli.session import run_with_writes
+    from skymount.portal.client.upload import upload_query
     from skymount.wire.registry_entry import entry_link
 
     entry = EntryArgument(owner, data_key, hashed)
     pair = entry.key_pair()
-    [body] = prepared([path], rules)
+    [body] = prepared([path], rules, query=upload_query(**pages))
     with progress() as bar:
 
         async def send(session: "WriteSession") -> "tuple[Skylink, int]":

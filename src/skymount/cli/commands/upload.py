@@ -13,7 +13,7 @@ import click
 from skymount.cli.options import PathType, portal_options
 from skymount.cli.output import emit, interruption, json_option, progress
 from skymount.cli.standard_streams import standard_input
-from skymount.cli.upload_options import prepared, selection_options
+from skymount.cli.upload_options import PageOptions, page_options, prepared, selection_options
 
 if TYPE_CHECKING:
     from skymount.config import Config
@@ -35,23 +35,7 @@ _POLL_INTERVAL = 0.2  # seconds after which a wait for standard input looks for 
     type=PathType(exists=True, path_type=Path, allow_dash=True),
 )
 @click.option("--name", metavar="NAME", help="Name of the file or directory in the skylink.")
-@click.option("--default-path", metavar="PATH", help="File that a browser is shown first.")
-@click.option("--no-default-path", is_flag=True, help="Show a browser no file first.")
-@click.option(
-    "--try-file",
-    "try_files",
-    multiple=True,
-    metavar="PATH",
-    help="File that a browser is shown for a missing path. A relative one, such as index.html, is "
-    "looked for in that path's directory, an absolute one is the same for all. Repeatable.",
-)
-@click.option(
-    "--error-page",
-    "error_pages",
-    multiple=True,
-    metavar="STATUS=PATH",
-    help="File that a browser is shown with that HTTP status, as 404=/404.html. Repeatable.",
-)
+@page_options
 @click.option("--skykey-name", metavar="NAME", help="Let the portal encrypt it with this skykey.")
 @click.option("--skykey-id", metavar="ID", help="The same, by the skykey's id.")
 @click.option(
@@ -79,10 +63,7 @@ _POLL_INTERVAL = 0.2  # seconds after which a wait for standard input looks for 
 def upload(
     paths: tuple[Path, ...],
     name: str | None,
-    default_path: str | None,
-    no_default_path: bool,
-    try_files: tuple[str, ...],
-    error_pages: tuple[str, ...],
+    pages: PageOptions,
     skykey_name: str | None,
     skykey_id: str | None,
     dry_run: bool,
@@ -127,11 +108,8 @@ def upload(
     query = upload_query(
         skykey_name=skykey_name or "",
         skykey_id=skykey_id or "",
-        default_path=default_path or "",
-        disable_default_path=no_default_path,
-        try_files=try_files or None,
-        error_pages=_error_pages(error_pages),
         dry_run=dry_run,
+        **pages,
     )
     kept = parse_size(spool)
     if len(settings.portal_urls) < 2:
@@ -196,12 +174,3 @@ class _Pipe:
         while not select.select([0], [], [], _POLL_INTERVAL)[0]:
             trio.from_thread.check_cancelled()
         return os.read(0, size)
-
-
-def _error_pages(texts: tuple[str, ...]) -> dict[str, str]:
-    pages = {status: path for status, _, path in (text.partition("=") for text in texts)}
-    if not all(status.isdecimal() and path for status, path in pages.items()):
-        raise click.UsageError("--error-page looks like 404=/404.html")
-    if len(pages) < len(texts):
-        raise click.UsageError("--error-page: there is more than one for a status")
-    return pages
