@@ -1,5 +1,8 @@
 """How a line of fstab becomes a call of `skymount mount`."""
 
+import os
+import pwd
+import subprocess
 import sys
 
 import pytest
@@ -28,6 +31,19 @@ def test_generic_options_are_understood() -> None:
         "--",
         "/mnt",
     )
+
+
+def test_every_option_for_all_file_systems_is_understood() -> None:
+    """Those of mount(8), but for remount."""
+    pairs = (
+        "atime auto dev diratime exec iversion lazytime mand relatime strictatime suid symfollow"
+    )
+    both = [name for each in pairs.split() for name in (each, f"no{each}") if name != "noexec"]
+    others = ["async", "sync", "dirsync", "group", "owner", "users", "silent", "loud"]
+    assert parse_call("none", "/mnt", ",".join(both + others)).arguments == ("--", "/mnt")
+    for sloppy in (False, True):
+        with pytest.raises(ConfigError, match=r"remount: .* mount it again"):
+            parse_call("none", "/mnt", "remount,ro", is_sloppy=sloppy)
 
 
 def test_a_source_can_be_a_portal() -> None:
@@ -72,3 +88,21 @@ def test_its_messages_name_a_command_that_works(sandbox: Sandbox) -> None:
         "skymount: Missing argument 'DIRECTORY'. See `skymount mount-helper --help`.\n"
     )
     assert sandbox.run(helper, "--help").stdout.startswith("Usage: skymount mount-helper [OPTIONS]")
+
+
+def test_a_user_who_cannot_run_the_interpreter(sandbox: Sandbox) -> None:
+    """As where skymount is installed below /root."""
+    if os.geteuid():
+        pytest.skip("only root may mount for another user")
+    nobody = pwd.getpwnam("nobody")
+    try:
+        subprocess.run(
+            [sys.executable, "-c", ""], user=nobody.pw_uid, group=nobody.pw_gid, check=False
+        )
+    except PermissionError:
+        pass
+    else:
+        pytest.skip("every user can run the interpreter")
+    said = sandbox.fail("mount-helper", "none", "mnt", "-o", "setuid=nobody", code=2)
+    assert said.startswith("setuid=nobody: this user cannot run /")
+    assert said.endswith("skymount must be installed where the user may read it")

@@ -34,9 +34,10 @@ _IGNORED = frozenset(
     (
         *("defaults", "auto", "noauto", "nofail", "_netdev", "comment", "silent", "loud"),
         *("user", "nouser", "users", "owner", "group"),
-        *("rw", "suid", "nosuid", "dev", "nodev", "exec", "async"),
+        *("rw", "suid", "nosuid", "dev", "nodev", "exec", "async", "sync", "dirsync"),
         *("atime", "noatime", "diratime", "nodiratime", "relatime", "norelatime", "strictatime"),
-        *("lazytime", "nolazytime"),
+        *("nostrictatime", "lazytime", "nolazytime", "iversion", "noiversion", "mand", "nomand"),
+        *("symfollow", "nosymfollow"),  # its links lead to itself only
     )
 )
 
@@ -65,6 +66,10 @@ def parse_call(source: str, directory: str, options: str, *, is_sloppy: bool = F
             found += _FLAGS[option]
         elif key not in _IGNORED and not key.startswith(("x-", "X-")):
             unknown.append(option)
+    if "remount" in options.split(","):
+        raise ConfigError(
+            "remount: options of a mount cannot be changed; unmount it and mount it again"
+        )
     if unknown and not is_sloppy:
         known = ", ".join([*(f"{key}=" for key in (*_VALUES, "setuid")), *_FLAGS])
         raise ConfigError(
@@ -104,7 +109,7 @@ def mount_helper(
     dialect=NAME, verify=POLICY, timeout=SECONDS, user_agent=TEXT, memory_cache=SIZE,
     disk_cache=SIZE, log_file=FILE, allow_other, no_read_ahead, ro, noexec. setuid=USER, for root
     only, mounts as that user, with that user's configuration. Generic options of mount(8) and those
-    of systemd that begin with x- are understood. Any other option is an error.
+    of systemd that begin with x- are understood, but for remount. Any other option is an error.
 
     \b
     Examples:
@@ -120,7 +125,13 @@ def mount_helper(
     is_changed = bool(call.user) and _become(call.user, directory)
     if is_changed and not fake:  # a new program, so that the user may see which files it has open
         words = [sys.executable, "-P", "-m", "skymount", "mount", *call.arguments]
-        os.execv(sys.executable, words)
+        try:
+            os.execv(sys.executable, words)
+        except OSError as error:
+            raise ConfigError(
+                f"setuid={call.user}: this user cannot run {sys.executable}: {error.strerror}; "
+                "skymount must be installed where the user may read it"
+            ) from None
     if not fake:
         mount.main(list(call.arguments), prog_name="skymount mount", standalone_mode=False)
 
