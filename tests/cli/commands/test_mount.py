@@ -29,6 +29,7 @@ def test_bad_flags(sandbox: Sandbox) -> None:
         (["--memory-cache", "much"], "not a size"),
         (["--verify", "perhaps"], "verify"),
         (["--config", "absent.toml"], "no such file"),
+        (["--name", ""], "--name: it is empty"),
         (["and", "another"], "another"),
     ):
         assert word in sandbox.fail("mount", "mnt", *flags, code=2), flags

@@ -86,6 +86,8 @@ def mount(mountpoint: str | None, name: str | None, foreground: bool, **flags: A
     from skymount.fs import obstacles
     from skymount.portal.ledger import ledger
 
+    if name == "":
+        raise click.UsageError("--name: it is empty; write the NAME of a table [mounts.NAME]")
     if flags["config_file"]:
         flags["config_file"] = os.path.abspath(flags["config_file"])  # it may be read again
     settings = load_settings(name=name or "", mountpoint=mountpoint, **flags)
