@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.mount.site import BIG, BIG_SIZE, DATABASE, DEEP, EXECUTABLE, MODES, ODD_NAMES, Site
-from tests.skymount_process import output, run
+from tests.skymount_process import Sandbox, output, run
 
 ENV = {"PATH": os.environ["PATH"], "LC_ALL": "C", "HOME": "/nonexistent"}
 
@@ -259,3 +259,26 @@ def test_status_names_version_and_portal(site: Site) -> None:
     assert status["mountpoint"] == str(site.mount.path)
     assert status["portals"] == [site.portal]
     assert status["own_portal"] is False
+
+
+_NODE = """
+const fs = require("fs"), path = process.argv[1];
+const names = fs.readdirSync(path);
+console.log(names.length, new Set(names.map((name) => fs.statSync(`${path}/${name}`).ino)).size);
+"""
+
+
+@needs("node")
+def test_inode_numbers_in_node(sandbox: Sandbox, portal: str) -> None:
+    """S5: JavaScript has 53 bits for them."""
+    source = sandbox.root / "many"
+    source.mkdir()
+    for number in range(1000):
+        (source / f"{number}").write_bytes(b"%d" % number)
+    link = sandbox.upload(source, portal)
+    with sandbox.mounted("--portal", portal) as mount:
+        assert output(["node", "-e", _NODE, mount.skylink(link)]).split() == [b"1000", b"1000"]
+        places = [".", "skylinks", "registry", "skydb", ".skymount", ".skymount/status.json"]
+        found = [os.stat(mount.path / each).st_ino for each in (*places, f"skylinks/{link}")]
+        assert max(found) < 1 << 53
+        assert len(set(found)) == len(found)

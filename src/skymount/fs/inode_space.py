@@ -1,16 +1,17 @@
 """The inode layout: which numbers belong to which subtree, how one is made, and how it is read.
 
-     63 62 61 60                        24 23               0
-    +--+-----+----------------------------+------------------+
-    | 0|  0  | 0                          | below 2**24      |  static tree
-    +--+-----+----------------------------+------------------+
-    | 0|space| hash of name (and target)  | index of a node  |  skylinks (0) and hns (1)
-    +--+-----+----------------------------+------------------+
-    | 0|space| hash of public key and file name              |  registry (2) and skydb (3)
-    +--+-----+-----------------------------------------------+
+     52 51 50                        21 20               0
+    +-----+----------------------------+------------------+
+    | 0   | 0                          | below 2**21      |  static tree
+    +-----+----------------------------+------------------+
+    |space| hash of name (and target)  | index of a node  |  skylinks (0) and hns (1)
+    +-----+----------------------------+------------------+
+    |space| hash of public key and file name              |  registry (2) and skydb (3)
+    +-----+-----------------------------------------------+
 
-In `skylinks` and `hns`, bits 24 to 61 are the *tree number* of one version of a name's tree. Hashes
-are the same after a remount. A tree number that is taken is counted up.
+In `skylinks` and `hns`, bits 21 to 50 are the *tree number* of one version of a name's tree. Hashes
+are the same after a remount. A number that is taken is counted up. Programs that keep numbers as
+JavaScript does have 53 bits for them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,16 +29,16 @@ REGISTRY = 7
 SKYDB = 8
 METRICS = 9
 
-_STATIC_LIMIT = 1 << 24
-_SPACE_SHIFT = 61
-_INDEX_BITS = 24
+_SPACE_SHIFT = 51
+_INDEX_BITS = 21  # the limit of nodes in a tree is below 2**21
+_STATIC_LIMIT = 1 << _INDEX_BITS
 _TREE_BITS = _SPACE_SHIFT - _INDEX_BITS  # of a tree number, without the space
-_ENTRY_BITS = 60
+_ENTRY_BITS = 50  # one less than there are, so that one can be counted up
 _HASH_BITS = 64
 
 
 class InodeSpace(IntEnum):
-    """A subtree, by bits 61 and 62 of its inode numbers."""
+    """A subtree, by bits 51 and 52 of its inode numbers."""
 
     SKYLINKS = 0
     HNS = 1

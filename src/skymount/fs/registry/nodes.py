@@ -157,6 +157,11 @@ class NodeTable:
         node = self.get(inode)
         return node if isinstance(node, KeyDirectory) else refuse(errno.ENOTDIR)
 
+    def _free(self, inode: int) -> int:
+        while inode in self._nodes:
+            inode += 1
+        return inode
+
     @property
     def directory_names(self) -> set[bytes]:
         return set(self._directories)
@@ -164,17 +169,20 @@ class NodeTable:
     def key_directory(self, name: bytes) -> KeyDirectory:
         found = self._directories.get(name)
         if found is None:
-            inode = entry_inode(self._space, b"key", name)
+            inode = self._free(entry_inode(self._space, b"key", name))
             found = KeyDirectory(inode, name, public_key=bytes.fromhex(name.decode()))
             self._directories[name] = self._nodes[inode] = found
         return found
 
     def key_link(self, name: bytes, public_key: bytes) -> KeyLink:
+        target = public_key.hex().encode()
         inode = entry_inode(self._space, b"link", name, public_key)
-        node = self._nodes.get(inode)
-        if not isinstance(node, KeyLink):
-            node = self._nodes[inode] = KeyLink(inode, name, target=public_key.hex().encode())
-        return node
+        while (node := self._nodes.get(inode)) is not None:
+            if isinstance(node, KeyLink) and (node.name, node.target) == (name, target):
+                return node
+            inode += 1
+        made = self._nodes[inode] = KeyLink(inode, name, target=target)
+        return made
 
     def entry_file(self, directory: KeyDirectory, name: bytes) -> EntryFile | None:
         """Return the node of an entry's name; None when it stands for no data key."""
@@ -185,9 +193,8 @@ class NodeTable:
             except MalformedError:
                 return None
             entry_id = EntryId(directory.public_key, key.tweak, key.data_key)
-            inode = entry_inode(self._space, b"entry", directory.public_key, name)
-            while inode in self._nodes:  # a file that was removed is still open
-                inode += 1
+            # It is taken if a file that was removed is still open.
+            inode = self._free(entry_inode(self._space, b"entry", directory.public_key, name))
             found = EntryFile(inode, name, directory=directory, entry_id=entry_id)
             directory.files[name] = self._nodes[inode] = found
         return found
@@ -200,9 +207,8 @@ class NodeTable:
         if replaced is None and len(directory.scratch) >= SCRATCH_LIMIT:
             refuse(errno.ENOSPC)
         self._scratch_number += 1
-        inode = entry_inode(
-            self._space, b"scratch", directory.public_key, b"%d" % self._scratch_number
-        )
+        number = b"%d" % self._scratch_number
+        inode = self._free(entry_inode(self._space, b"scratch", directory.public_key, number))
         made = ScratchFile(inode, name, directory=directory, limit=self._scratch_limit)
         made.write(0, data)
         if replaced is not None:
