@@ -192,15 +192,19 @@ def load(
     environ: Mapping[str, str],
     file: str = "",
     name: str = "",
+    given_by: str = "command line",
     warn: Callable[[str], None] = lambda text: None,
 ) -> Config:
     """Read the configuration; flags that are None were not given.
 
     `file` replaces the default path and must then exist; `name` selects a table ``[mounts.NAME]``
-    whose keys override the file's own. ConfigError says where a bad value was found. `warn` is
-    called when other users can read secrets in the file.
+    whose keys override the file's own. ConfigError says where a bad value was found; the flags are
+    `given_by` the command line, or whoever else. `warn` is called when other users can read secrets
+    in the file.
     """
-    return load_with_origins(flags, environ=environ, file=file, name=name, warn=warn).config
+    return load_with_origins(
+        flags, environ=environ, file=file, name=name, given_by=given_by, warn=warn
+    ).config
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +230,7 @@ def load_with_origins(
     environ: Mapping[str, str],
     file: str = "",
     name: str = "",
+    given_by: str = "command line",
     warn: Callable[[str], None] = lambda text: None,
 ) -> LoadedConfig:
     """Read the configuration as `load` does, and say where each value comes from."""
@@ -244,7 +249,7 @@ def load_with_origins(
             is_for_any="portals" not in environment,
         )
     with faults.noted():
-        found.add(given, lambda *_: "command line", by_shell=True)
+        found.add(given, lambda *_: given_by, by_shell=True)
     faults.check()
     config, foreign = found.config_in_use(environment.keys() | given.keys())
     return LoadedConfig(config, path, foreign, found.places)

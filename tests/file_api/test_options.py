@@ -46,3 +46,8 @@ def test_values_that_cannot_be_used(given: dict[str, object]) -> None:
 def test_values_of_a_wrong_type(given: dict[str, object]) -> None:
     with pytest.raises(WrongTypeError):
         FileOptions.parse(**given)  # type: ignore[arg-type]
+
+
+def test_an_error_does_not_name_a_command_line() -> None:
+    with pytest.raises(ValueError, match=r"^options: portals: bad portal URL 'ftp://x': "):
+        FileOptions.parse(portals="ftp://x")

@@ -86,7 +86,7 @@ def _settings(
         for name, value in environment
         if name in _OTHER_VARIABLES or name.lower().endswith(_PROXY)
     )
-    return Settings(config.load(flags, environ=dict(environment)), kept)
+    return Settings(config.load(flags, environ=dict(environment), given_by="options"), kept)
 
 
 def _signature(file: Path | None) -> tuple[int, ...]:
