@@ -52,7 +52,7 @@ def test_the_long_form(box: Sandbox, site: str) -> None:
     lines = box.succeed("ls", "-l", site).splitlines()
     assert [line.split() for line in lines] == [
         ["dr-xr-xr-x", "-", "-", "a/"],
-        ["-r--r--r--", "0", "application/octet-stream", "empty"],
+        ["-r--r--r--", "0", "-", "empty"],
         ["-r--r--r--", "5", "text/html", "index.html"],
     ]
 
@@ -70,7 +70,7 @@ def test_a_listing_as_json(box: Sandbox, site: str) -> None:
                 "mode": 0o555,
                 "type": "file",
                 "size": 2,
-                "content_type": "text/x-sh",
+                "content_type": "application/x-sh",
             },
         ],
         "hidden": [],
