@@ -7,6 +7,9 @@ stored type, as that would be another skylink.
 import codecs
 import re
 
+UTF8 = "; charset=utf-8"
+"""What is added to a type."""
+
 START_SIZE = 16 << 10
 """Bytes of content that are looked at."""
 

@@ -203,9 +203,8 @@ async def _serve(
         chunks = archive_chunks(content.archive, content.members, payload)
         return responses.StreamedResponse(200, headers, chunks, None)
     content_type = await read_content_type(skyfile, content, guessed)
-    takes_charset = requester.is_browser and charset.takes_charset(content_type)
-    if takes_charset and await _is_utf8(skyfile, content, guessed):
-        content_type += "; charset=utf-8"
+    if requester.is_browser and content.size:
+        content_type = await _type_with_charset(content_type, skyfile, content, guessed)
     range_header = "" if is_error_page else query.range_header or request_headers.get("range", "")
     try:
         plan = conditional.plan_response(
@@ -233,9 +232,16 @@ async def read_content_type(
     )
 
 
-async def _is_utf8(skyfile: ParsedSkyfile, content: SelectedContent, guessed: GuessedTypes) -> bool:
+async def _type_with_charset(
+    known: str, skyfile: ParsedSkyfile, content: SelectedContent, guessed: GuessedTypes
+) -> str:
+    """Add a charset to a type of text that is UTF-8; a guess has one whatever the content is."""
+    bare = known if known == content.content_type.strip() else known.removesuffix(charset.UTF8)
+    if not charset.takes_charset(bare):
+        return known
     decide = partial(charset.is_utf8, is_whole=content.size <= charset.START_SIZE)
-    return await _told_by_start(skyfile, content, guessed.utf8, charset.START_SIZE, decide)
+    told = _told_by_start(skyfile, content, guessed.utf8, charset.START_SIZE, decide)
+    return bare + charset.UTF8 if await told else bare
 
 
 async def _told_by_start(
