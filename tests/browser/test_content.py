@@ -107,6 +107,26 @@ def test_a_site(browser: Browser, home: str, client: Client) -> None:
     assert urlsplit(browser.driver.current_url).hostname == host
 
 
+def test_text_is_read_as_it_was_written(browser: Browser, home: str, client: Client) -> None:
+    """Text, HTML and a script that name no charset, and HTML that names another."""
+    polish = "Zażółć gęślą jaźń"
+    link = client.upload_file("t.txt", polish.encode(), "text/plain")
+    browser.open(f"{home}{link}")
+    assert browser.text("pre") == polish
+    script = f"document.body.append('{polish}')".encode()
+    site = {
+        "index.html": f"<!DOCTYPE html><p>{polish}</p><script src='a.js'></script>".encode(),
+        "old.html": f"<meta charset=iso-8859-2><p>{polish}</p>".encode("iso-8859-2"),
+        "a.js": script,
+    }
+    link = client.upload(site)
+    browser.open(f"{home}{link}/")
+    eventually(lambda: browser.text("body") == f"{polish}\n{polish}")
+    browser.open(f"{home}{link}/old.html")
+    assert browser.text("p") == polish
+    assert browser.script("return document.characterSet") == "ISO-8859-2"
+
+
 def test_a_missing_page_of_a_site(browser: Browser, home: str, client: Client) -> None:
     """B10: the page of the portal has its style there too, and leads back to the portal."""
     link = client.upload({"index.html": b"<title>Plain</title>", "a": b""})

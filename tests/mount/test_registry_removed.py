@@ -1,5 +1,6 @@
 """Entries and scratch files that are removed, renamed or replaced while programs have them open."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -73,6 +74,14 @@ def test_rewritten(owner: Owner, place: Path, name: str, script: str) -> None:
     assert compact(read(place, name)) == NEW
     left = output(["ls", "-A"], cwd=place).decode().split()
     assert [found for found in left if name in found] == [name]
+
+
+def test_name_that_was_moved_away_is_free(place: Path, name: str) -> None:
+    """G14: `mv -n` asks the kernel not to replace anything (RENAME_NOREPLACE)."""
+    script = "mv $f $f~; echo '[1]' > new$f; mv -n new$f $f; rm $f~"
+    output(["bash", "-e", "-c", script], env={"PATH": os.defpath, "f": name}, cwd=place)
+    assert compact(read(place, name)) == b"[1]"
+    assert not (place / f"new{name}").exists()
 
 
 REMOVALS = {

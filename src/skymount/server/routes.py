@@ -22,7 +22,7 @@ from skymount.server.endpoints.skykeys import SkykeyEndpoints
 from skymount.server.endpoints.stats import StatsEndpoints
 from skymount.server.http import responses
 from skymount.server.http.access_rules import AccessMiddleware, AccessRules
-from skymount.server.http.page_requests import wants_page
+from skymount.server.http.requester import wants_page
 from skymount.server.http.router import Handler, Route, Router
 from skymount.server.http_error import HttpError
 from skymount.server.pages.assets import get_asset

@@ -6,6 +6,7 @@ import urllib.request
 import pytest
 
 from skymount.server.download.endpoint import metadata_headers, payload_ranges
+from skymount.server.http.requester import Requester
 from skymount.wire.http.byte_range import ByteRange
 from skymount.wire.skylink import Skylink
 from tests.server.http_client import Client, assert_same_headers, message_of
@@ -119,12 +120,21 @@ def test_cut_gives_every_slice_of_every_extent() -> None:
 
 
 def test_metadata_in_headers_is_what_a_client_can_take() -> None:
-    """An agent gets all of it under its dialect's name, any other one 16 KiB in all."""
+    """An agent gets all of it under its dialect's name, a program 16 KiB in all, a script 192."""
     names = ["svc-metadata", "Skynet-File-Metadata"]
     for agent, own in (("x svc-agent/1", names[0]), ("Sia-Agent", names[1])):
-        assert metadata_headers(b"x" * 10**6, agent) == [(own, b"x" * 10**6)]
-    for size, found in ((8192, names), (8193, names[:1]), (16384, names[:1]), (16385, [])):
-        assert [name for name, _ in metadata_headers(b"x" * size, "curl/8")] == found
+        sent = metadata_headers(b"x" * 10**6, Requester.of({"user-agent": agent}))
+        assert sent == [(own, b"x" * 10**6)]
+    for headers, room in (({"user-agent": "curl/8"}, 16384), ({"origin": "http://a"}, 192 << 10)):
+        asker = Requester.of(headers)
+        for size, found in (
+            (room // 2, names),
+            (room // 2 + 1, names[:1]),
+            (room, names[:1]),
+            (room + 1, []),
+        ):
+            assert [name for name, _ in metadata_headers(b"x" * size, asker)] == found
+    assert metadata_headers(b"x", Requester.of({"sec-fetch-mode": "no-cors"})) == []
 
 
 def test_a_directory_of_many_files_can_be_fetched_by_any_client(client: Client) -> None:

@@ -54,6 +54,7 @@ _SITE = {
 
 
 _ZIP = b"PK\x03\x04"
+_INDEX = b"<!DOCTYPE html>"  # what programs get of a directory with a slash at its end
 
 
 _OLD = {"tryfiles": ""}  # as early portals: default path logic only
@@ -74,9 +75,10 @@ _TABLE = [
     ({}, "/img/", 200, b"img index"),
     ({}, "/img/a.png", 200, b"png"),
     ({}, "/raw", 200, _ZIP),
-    ({}, "/raw/", 200, _ZIP),
+    ({}, "/raw/", 200, _INDEX),
     ({}, "/raw/x", 200, b"x"),
     ({}, "/nope", 404, None),
+    ({}, "/nope/", 404, None),
     ({}, "/about.html/", 404, None),
     ({}, "?format=concat", 200, b"".join(_SITE.values())),
     ({}, "/img?format=concat", 200, b"img indexpng"),
@@ -87,13 +89,15 @@ _TABLE = [
     (_OLD, "/", 200, _PAGE),
     (_OLD, "/img", 200, _ZIP),
     ({"disabledefaultpath": "true"}, "", 200, _ZIP),
-    ({"disabledefaultpath": "true"}, "/", 200, _ZIP),
+    ({"disabledefaultpath": "true"}, "/", 200, _INDEX),
+    ({"disabledefaultpath": "true"}, "/?format=zip", 200, _ZIP),
+    ({"disabledefaultpath": "true"}, "/?attachment=true", 200, _ZIP),
     ({"disabledefaultpath": "true"}, "/img", 200, _ZIP),
     # a default path of one's own
     ({"defaultpath": "about.html"}, "", 308, "{}/"),
     ({"defaultpath": "/about.html"}, "/", 200, b"about"),
     ({"defaultpath": "data.json"}, "", 200, b"{}"),
-    ({"defaultpath": "about.html"}, "/img/", 200, _ZIP),
+    ({"defaultpath": "about.html"}, "/img/", 200, _INDEX),
     # try files of one's own
     (_SPA, "/", 200, _PAGE),
     (_SPA, "/img/", 200, b"img index"),
@@ -104,6 +108,7 @@ _TABLE = [
     ({"tryfiles": '["data.json"]'}, "", 200, b"{}"),
     # error pages
     (_PAGES, "/nope", 404, b"custom 404"),
+    (_PAGES, "/nope/", 404, b"custom 404"),
     (_PAGES, "/about.html", 200, b"about"),
     (_PAGES, "/nope?format=zip", 404, b"custom 404"),
 ]
@@ -142,6 +147,11 @@ def test_what_a_path_serves(
         assert_same_headers(client.head(f"/{link}{path}"), answer)
     elif expected is None:
         message_of(answer)
+    elif expected == _INDEX:
+        assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+        assert answer.content.startswith(_INDEX)
+        agent = client.get(f"/{link}{path}", headers={"User-Agent": "Sia-Agent"})
+        assert agent.content.startswith(_ZIP)
     elif expected == _ZIP:
         assert answer.headers["Content-Type"] == "application/zip"
         assert answer.content.startswith(_ZIP)

@@ -138,11 +138,19 @@ def test_vary_names_what_an_answer_depends_on(client: Client, link: str, root: s
         for url in (f"/svc/metadata/{link}", root, "/svc/stats"):
             assert client.get(url, headers=headers).headers["vary"] == "Origin"
         content = client.get(f"/{link}/a", headers=headers)
-        assert content.headers["vary"] == "Accept, Origin, Service-Worker, User-Agent"
+        assert content.headers["vary"] == (
+            "Accept, Origin, Sec-Fetch-Mode, Service-Worker, User-Agent"
+        )
     bare = f"/{link}/a?no-response-metadata=true"
-    assert client.get(bare).headers["vary"] == "Accept, Origin, Service-Worker"
+    assert client.get(bare).headers["vary"] == "Accept, Origin, Sec-Fetch-Mode, Service-Worker"
     assert "User-Agent" in client.get(bare, headers=html).headers["vary"]
-    assert client.get("/nonsense").headers["vary"] == "Accept, Origin"
+    assert client.get("/nonsense").headers["vary"] == "Accept, Origin, Sec-Fetch-Mode"
+    shown = client.get(f"/{link}/a", headers={"Sec-Fetch-Mode": "no-cors"})
+    assert shown.headers["vary"] == "Origin, Sec-Fetch-Mode, Service-Worker"
+    fetched = {"Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"}
+    assert client.get(f"/{link}/a", headers=fetched).headers["vary"] == (
+        "Origin, Sec-Fetch-Dest, Sec-Fetch-Mode, Service-Worker, User-Agent"
+    )
 
 
 def test_one_line_of_each() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from skymount.server.http.host_header import RequestHost
-from skymount.server.http.page_requests import HOST, IS_ISOLATED
+from skymount.server.http.requester import HOST, IS_ISOLATED
 from skymount.server.pages.content_hosts import ContentHosts
 from tests.server.http_client import request_of
 

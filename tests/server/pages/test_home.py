@@ -29,12 +29,12 @@ def test_only_those_who_accept_html_get_a_page(client: Client) -> None:
         answer = client.get("/", headers={"Accept": accept})
         assert answer.status_code == 404
         message_of(answer)
-        assert answer.headers["vary"] == "Accept"
-    assert page(client, "/").headers["vary"] == "Accept, User-Agent"
+        assert answer.headers["vary"] == "Accept, Sec-Fetch-Mode"
+    assert page(client, "/").headers["vary"] == "Accept, Sec-Fetch-Mode, User-Agent"
     java = "text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2"
     answer = client.get("/", headers={"Accept": java, "User-Agent": "Java/17.0.12"})
     message_of(answer)
-    assert answer.headers["vary"] == "Accept, User-Agent"
+    assert answer.headers["vary"] == "Accept, Sec-Fetch-Mode, User-Agent"
     head = client.head("/", headers={"Accept": ACCEPT})
     assert head.status_code == 200
     assert head.content == b""

@@ -3,7 +3,7 @@
 import time
 
 from skymount.server.http.host_header import RequestHost
-from skymount.server.http.page_requests import HOST
+from skymount.server.http.requester import HOST
 from skymount.server.pages.sessions import Sessions, SignedOut
 from tests.server.http_client import request_of
 

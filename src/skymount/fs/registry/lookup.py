@@ -309,9 +309,11 @@ class KeyTreeLookup(Subtree, Generic[S]):
         return node.is_new
 
     async def _exists(self, directory: KeyDirectory, name: bytes) -> bool:
-        """Whether a name is taken, as the portal says now."""
+        """Whether a name is taken, as the portal says now and this mount shows it."""
         if is_scratch(name):
             return name in directory.scratch
+        if name in directory.hidden:
+            return False
         with self._entry_file(directory, name, errno.EINVAL) as node:
             if node.is_new or node.buffer is not None:
                 return True

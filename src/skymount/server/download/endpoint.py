@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 import trio
@@ -11,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from skymount.server.config import PortalConfig
-from skymount.server.download import conditional, media_type
+from skymount.server.download import charset, conditional, media_type
 from skymount.server.download.archive import archive_chunks
 from skymount.server.download.path_selection import (
     DownloadQuery,
@@ -22,6 +23,7 @@ from skymount.server.download.path_selection import (
 )
 from skymount.server.http import caching, responses
 from skymount.server.http.query_params import decode_path, parse_query
+from skymount.server.http.requester import REQUESTER, Kind, Requester
 from skymount.server.http_error import HttpError
 from skymount.server.resolver import ResolvedSkylink, SkylinkResolver
 from skymount.server.storage.skyfile_index import ParsedSkyfile, SkyfileIndex
@@ -33,15 +35,24 @@ from skymount.wire.skylink import Skylink
 
 _MANY_SUBFILES = 2000  # with more, a selection may take over 1 ms and runs in a thread
 
-_HEADER_ROOM = 16 << 10  # bytes of metadata in the headers for clients that do not name themselves
-
+_HEADER_ROOM = {Kind.PROGRAM: 16 << 10, Kind.SCRIPT: 192 << 10}
+# Bytes of metadata in all headers: many programs take 16 KiB, Chromium takes 256 KiB.
 
 _GUESSED_TYPES = 4096  # that are remembered
 
 _T = TypeVar("_T")
 
-GuessedTypes = LRUCache[tuple[Skylink, tuple[int, int]], str]
-"""Guesses by the first bytes, of content that is one extent of a skyfile."""
+
+@dataclass(frozen=True, slots=True)
+class GuessedTypes:
+    """What the first bytes told, of content that is one extent of a skyfile."""
+
+    types: LRUCache[tuple[Skylink, tuple[int, int]], str] = field(
+        default_factory=lambda: LRUCache(_GUESSED_TYPES)
+    )
+    utf8: LRUCache[tuple[Skylink, tuple[int, int]], bool] = field(
+        default_factory=lambda: LRUCache(_GUESSED_TYPES)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +73,7 @@ class DownloadEndpoint:
     config: PortalConfig
     index: SkyfileIndex
     resolver: SkylinkResolver
-    guessed: GuessedTypes = field(default_factory=lambda: LRUCache(_GUESSED_TYPES))
-
-    async def get(self, request: Request, *, attachment: bool = False) -> Response:
-        """Answer GET and HEAD of a skylink, or of a path inside."""
-        return await self.serve(request, await self.open(request, attachment=attachment))
-
-    async def open(self, request: Request, *, attachment: bool = False) -> OpenDownload:
-        return await self.select(await self.load(request, attachment=attachment))
+    guessed: GuessedTypes = field(default_factory=GuessedTypes)
 
     async def load(self, request: Request, *, attachment: bool = False) -> OpenDownload:
         """Find the skyfile that a request is about; what of it is served is not selected yet."""
@@ -96,6 +100,13 @@ class DownloadEndpoint:
         )
         return replace(opened, content=content)
 
+    def headers(self, request: Request, opened: OpenDownload) -> responses.HeaderList:
+        """Return the headers that are about the skylink, and its metadata."""
+        if opened.content is None:
+            return opened.resolved.headers()
+        query, requester = opened.request.query, request.scope[REQUESTER]
+        return _common_headers(opened.resolved, opened.skyfile, opened.content, query, requester)
+
     async def serve(self, request: Request, opened: OpenDownload) -> Response:
         if opened.content is None:
             return _redirect(opened, request.scope["path"], request.scope["query_string"])
@@ -105,6 +116,7 @@ class DownloadEndpoint:
             opened.content,
             opened.request,
             request.headers,
+            request.scope[REQUESTER],
             self.guessed,
         )
 
@@ -137,28 +149,31 @@ def _common_headers(
     skyfile: ParsedSkyfile,
     content: SelectedContent,
     query: DownloadQuery,
-    user_agent: str,
+    requester: Requester,
 ) -> responses.HeaderList:
     headers = resolved.headers()
     if query.with_metadata and content.metadata_header is not None:
-        headers += metadata_headers(content.metadata_header, user_agent)
-        headers.append(("Vary", "User-Agent"))
+        headers += metadata_headers(content.metadata_header, requester)
+        headers.append(("Vary", ", ".join(requester.told_by)))
     for dialect in PRESETS.values():
         if query.with_layout:
             headers.append((dialect.layout_header, bytes(skyfile.stored.layout).hex()))
     return headers
 
 
-def metadata_headers(metadata: bytes, user_agent: str) -> responses.HeaderList:
+def metadata_headers(metadata: bytes, requester: Requester) -> responses.HeaderList:
     """Return the headers that carry metadata.
 
-    An agent that names its dialect gets it under that dialect's name. Others, such as curl and
-    browsers, get what common clients take: 16 KiB, under each name that there is room for.
+    An agent that names its dialect gets it under that dialect's name. Scripts and other programs
+    get what common clients take, under each name that there is room for. Pages and their parts
+    get none: nobody reads it there, and a proxy may refuse headers of more than 4 KiB.
     """
-    for dialect in PRESETS.values():
-        if dialect.agent in user_agent:
-            return [(dialect.metadata_header, metadata)]
-    count = _HEADER_ROOM // len(metadata) if metadata else len(PRESETS)
+    if requester.is_browser:
+        return []
+    if requester.dialect is not None:
+        return [(requester.dialect.metadata_header, metadata)]
+    room = _HEADER_ROOM[requester.kind]
+    count = room // len(metadata) if metadata else len(PRESETS)
     return [(dialect.metadata_header, metadata) for dialect in [*PRESETS.values()][:count]]
 
 
@@ -168,11 +183,11 @@ async def _serve(
     content: SelectedContent,
     download: DownloadRequest,
     request_headers: Headers,
+    requester: Requester,
     guessed: GuessedTypes,
 ) -> Response:
     query, payload = download.query, skyfile.stored.payload
-    user_agent = request_headers.get("user-agent", "")
-    headers = _common_headers(resolved, skyfile, content, query, user_agent)
+    headers = _common_headers(resolved, skyfile, content, query, requester)
     tag = etag(resolved.skylink, f"/{download.path}", query.archive)
     is_error_page = content.status != 200
     if not is_error_page:
@@ -188,6 +203,8 @@ async def _serve(
         chunks = archive_chunks(content.archive, content.members, payload)
         return responses.StreamedResponse(200, headers, chunks, None)
     content_type = await read_content_type(skyfile, content, guessed)
+    if requester.is_browser and content.size:
+        content_type = await _type_with_charset(content_type, skyfile, content, guessed)
     range_header = "" if is_error_page else query.range_header or request_headers.get("range", "")
     try:
         plan = conditional.plan_response(
@@ -207,22 +224,45 @@ async def read_content_type(
     skyfile: ParsedSkyfile, content: SelectedContent, guessed: GuessedTypes
 ) -> str:
     """Return the Content-Type of what is served. A guess by the first bytes is remembered."""
-    payload = skyfile.stored.payload
     known = media_type.stored_or_guessed(content.content_type, content.guess_by)
     if known or not content.size:
         return known or media_type.sniff(b"")
-    start = payload_ranges(content.extents, ByteRange(0, min(content.size, media_type.SNIFF_SIZE)))
+    return await _told_by_start(
+        skyfile, content, guessed.types, media_type.SNIFF_SIZE, media_type.sniff
+    )
+
+
+async def _type_with_charset(
+    known: str, skyfile: ParsedSkyfile, content: SelectedContent, guessed: GuessedTypes
+) -> str:
+    """Add a charset to a type of text that is UTF-8; a guess has one whatever the content is."""
+    bare = known if known == content.content_type.strip() else known.removesuffix(charset.UTF8)
+    if not charset.takes_charset(bare):
+        return known
+    decide = partial(charset.is_utf8, is_whole=content.size <= charset.START_SIZE)
+    told = _told_by_start(skyfile, content, guessed.utf8, charset.START_SIZE, decide)
+    return bare + charset.UTF8 if await told else bare
+
+
+async def _told_by_start(
+    skyfile: ParsedSkyfile,
+    content: SelectedContent,
+    told: LRUCache[tuple[Skylink, tuple[int, int]], _T],
+    size: int,
+    decide: Callable[[bytes], _T],
+) -> _T:
+    """Return what the first bytes tell, which is remembered if they have to be read from disk."""
+    payload = skyfile.stored.payload
+    start = payload_ranges(content.extents, ByteRange(0, min(content.size, size)))
     if payload.is_in_memory:
-        return media_type.sniff(b"".join(read_chunks(payload, start)))
-    is_one = len(content.extents) == 1
+        return decide(b"".join(read_chunks(payload, start)))
     key = (skyfile.stored.skylink, content.extents[0])
-    found = guessed.get(key) if is_one else None
-    if found is None:
-        found = media_type.sniff(
-            await trio.to_thread.run_sync(lambda: b"".join(read_chunks(payload, start)))
-        )
-        if is_one:
-            guessed[key] = found
+    is_one = len(content.extents) == 1
+    if is_one and key in told:
+        return told[key]
+    found = decide(await trio.to_thread.run_sync(lambda: b"".join(read_chunks(payload, start))))
+    if is_one:
+        told[key] = found
     return found
 
 

@@ -16,14 +16,15 @@ from skymount.server.http import caching, responses
 from skymount.server.http.basic_auth import has_password
 from skymount.server.http.cors import PageOrigin, page_origin, parse_origin
 from skymount.server.http.host_header import RequestHost, is_address, parse_name
-from skymount.server.http.page_requests import (
+from skymount.server.http.requester import (
     ASSETS,
     BROWSER,
     HAS_PAGES,
     HOST,
     IS_ISOLATED,
+    REQUESTER,
+    Requester,
     is_page_path,
-    vary,
 )
 from skymount.server.http_error import HttpError, refuse_malformed
 from skymount.wire.dialect import PRESETS, REALM
@@ -168,13 +169,14 @@ class AccessMiddleware:
             return
         headers = Headers(scope=scope)
         added: responses.HeaderList = []
-        scope = {**scope, HAS_PAGES: not self._rules.require_agent}
+        requester = Requester.of(headers)
+        scope = {**scope, HAS_PAGES: not self._rules.require_agent, REQUESTER: requester}
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 raw = [*message["headers"], *responses.encode_headers(added)]
                 status = message["status"]
-                names = self._depends_on(status, scope, headers)
+                names = self._depends_on(status, scope)
                 message = {**message, "headers": caching.complete(status, raw, names)}
             await send(message)
 
@@ -205,7 +207,7 @@ class AccessMiddleware:
         app = Response(status_code=204) if scope["method"] == "OPTIONS" else self._app
         await app(scope, receive, send_with_headers)
 
-    def _depends_on(self, status: int, scope: Scope, headers: Mapping[str, str]) -> Iterator[str]:
+    def _depends_on(self, status: int, scope: Scope) -> Iterator[str]:
         """Yield the request headers that decide an answer, besides those its endpoint names."""
         path = scope["path"]
         if not is_page_path(path):
@@ -215,7 +217,7 @@ class AccessMiddleware:
             and scope[HAS_PAGES]
             and scope["method"] in ("GET", "HEAD")
         ):
-            yield from vary(headers).split(", ")
+            yield from scope[REQUESTER].shown_by
         if self._rules.require_agent and needs_agent(path):
             yield "User-Agent"
 

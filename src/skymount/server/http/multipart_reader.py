@@ -9,7 +9,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from skymount.errors import MalformedError
-from skymount.server.http.page_requests import BROWSER
+from skymount.server.http.requester import BROWSER
 from skymount.wire.http.multipart import PART_HEADER_LIMIT, PartHeader
 
 # It would log every malformed form. The client gets the reason in the response.

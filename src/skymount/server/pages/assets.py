@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from skymount.server.http import caching, responses
-from skymount.server.http.page_requests import ASSETS
+from skymount.server.http.requester import ASSETS
 from skymount.server.http_error import HttpError
 from skymount.wire import media_types
 

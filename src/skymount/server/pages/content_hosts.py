@@ -7,7 +7,7 @@ from starlette.requests import Request
 
 from skymount.errors import MalformedError
 from skymount.server.http.host_header import RequestHost
-from skymount.server.http.page_requests import HOST, IS_ISOLATED
+from skymount.server.http.requester import HOST, IS_ISOLATED
 from skymount.wire.dialect import PRESETS
 from skymount.wire.hns import parse_domain
 from skymount.wire.skylink import Skylink

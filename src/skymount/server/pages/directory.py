@@ -4,11 +4,14 @@ A directory may have a million files: rows are made only of those that are shown
 """
 
 import heapq
+import html
 import posixpath
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any
+from operator import itemgetter
+from typing import Any, TypeVar
+from urllib.parse import quote
 
 from skymount.server.download import media_type
 from skymount.wire.metadata import Metadata, Subfile
@@ -24,6 +27,9 @@ PARENTS_LIMIT = 30
 
 
 _RUN = 2048  # rows that are sorted at once, which takes the interpreter a millisecond or two
+
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +141,37 @@ def page_of(directory: Directory, search: str, sort: str, number: int) -> Direct
     )
 
 
+def index_chunks(directory: Directory) -> Generator[bytes]:
+    """Yield a page of links to all that is in a directory, by name; relative, with a slash behind
+    those of directories.
+    """
+    title = html.escape(f"Index of /{directory.path}")
+    head = '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+    yield f"{head}<title>{title}</title></head>\n<body><h1>{title}</h1>\n<pre>\n".encode(
+        errors="replace"
+    )
+    names = heapq.merge(
+        _in_order([(row.name + "/", row) for row in directory.directories], itemgetter(0)),
+        _in_order(directory.files, itemgetter(0)),
+        key=itemgetter(0),
+    )
+    if directory.path:
+        yield b'<a href="../">../</a>\n'
+    while run := list(islice(names, _RUN)):
+        yield "".join(
+            f'<a href="{_relative(name)}">{html.escape(name)}</a>\n' for name, _ in run
+        ).encode(errors="replace")
+    yield b"</pre></body></html>\n"
+
+
+def _relative(name: str) -> str:
+    """Return the URL of what is in a directory, from there."""
+    return ("./" if ":" in name else "") + quote(name, errors="replace")
+
+
 def _in_order(
-    items: Sequence[_Item], key: Callable[[_Item], Any], *, is_reversed: bool
-) -> Iterator[_Item]:
+    items: Sequence[_T], key: Callable[[_T], Any], *, is_reversed: bool = False
+) -> Iterator[_T]:
     """Sort while it is read. To sort a million at once would stop the event loop for a second, as
     no other thread runs meanwhile.
     """

@@ -10,9 +10,9 @@ from starlette.responses import Response
 from skymount.errors import MalformedError, StorageError
 from skymount.server.config import PortalConfig
 from skymount.server.http import responses
-from skymount.server.http.page_requests import takes_page
 from skymount.server.http.query_params import Params, form_params, parse_query
 from skymount.server.http.request_body import read_body
+from skymount.server.http.requester import takes_page
 from skymount.server.http_error import HttpError
 from skymount.server.pages.listing import page_number
 from skymount.server.pages.rendering import render_page

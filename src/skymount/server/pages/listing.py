@@ -16,14 +16,15 @@ from skymount.server.download.endpoint import (
 from skymount.server.download.path_selection import index_of
 from skymount.server.http import responses
 from skymount.server.http.host_header import RequestHost
-from skymount.server.http.page_requests import (
+from skymount.server.http.query_params import parse_query
+from skymount.server.http.requester import (
     HAS_PAGES,
     HOST,
     IS_ISOLATED,
+    REQUESTER,
+    Kind,
     takes_page,
-    vary,
 )
-from skymount.server.http.query_params import parse_query
 from skymount.server.http_error import HttpError
 from skymount.server.pages import directory
 from skymount.server.pages.content_hosts import ContentHosts, portal_url
@@ -57,10 +58,10 @@ class ContentPages:
             response = await self._for_browser(request, attachment=attachment)
         else:
             response = await self._without_pages(request, attachment=attachment)
-        names = [] if request.scope[HOST].content else ["Service-Worker"]  # refused there
-        if request.scope[HAS_PAGES]:
-            names.append(vary(request.headers))
-        _add(response, [("Vary", ", ".join(names))] if names else [])
+        names = request.scope[REQUESTER].shown_by
+        if not request.scope[HOST].content:  # where Service Workers are refused
+            names += ("Service-Worker",)
+        _add(response, [("Vary", ", ".join(names))])
         return response
 
     async def _for_browser(self, request: Request, *, attachment: bool) -> Response:
@@ -83,8 +84,16 @@ class ContentPages:
 
         Whoever asks is told so, as a cache may give the answer to a browser.
         """
-        opened = await self.download.open(request, attachment=attachment)
+        opened = await self.download.load(request, attachment=attachment)
+        may_be_index = _may_be_index(request) and _is_directory(opened)
+        opened = await self.download.select(opened)
+        is_found = opened.content is not None and opened.content.status == 200
+        may_be_index = may_be_index and is_found
+        if may_be_index and request.scope[REQUESTER].kind in (Kind.PART, Kind.PROGRAM):
+            return await self._index(request, opened)
         response = await self.download.serve(request, opened)
+        if may_be_index:
+            _add(response, _told_by(request))
         if opened.content is None or not _is_isolated(request):
             return response
         if not is_inert(response.headers.get("content-type", "")):  # 304 has none
@@ -168,6 +177,21 @@ class ContentPages:
             readable_type=directory.readable_type,
         )
 
+    async def _index(self, request: Request, opened: OpenDownload) -> Response:
+        """Answer with all names of a directory, as links to what they are; for programs."""
+        headers = self.download.headers(request, opened)
+        headers += [
+            ("Content-Type", "text/html; charset=utf-8"),
+            ("Content-Security-Policy", "sandbox; default-src 'none'"),
+            *_told_by(request),
+        ]
+        path = opened.request.path.strip("/")
+        find = partial(directory.find_directory, opened.skyfile.metadata, path)
+        found = await trio.to_thread.run_sync(find)
+        if found is None:
+            raise HttpError(404, f"there is no /{path} in this skylink")
+        return responses.StreamedResponse(200, headers, directory.index_chunks(found), None)
+
     async def _preview(self, request: Request, opened: OpenDownload, base: str) -> Response:
         opened = await self.download.select(opened)
         content, skyfile = opened.content, opened.skyfile
@@ -225,6 +249,16 @@ def _is_directory(opened: OpenDownload) -> bool:
     if not metadata.subfiles or (not path and is_single(metadata)):
         return False
     return not index_of(metadata, path)
+
+
+def _may_be_index(request: Request) -> bool:
+    """Whether a directory is a listing for programs that load what its links lead to."""
+    is_below_portal = not request.scope[HOST].content and bool(request.scope[HAS_PAGES])
+    return is_below_portal and str(request.scope["path"]).endswith("/")
+
+
+def _told_by(request: Request) -> responses.HeaderList:
+    return [("Vary", ", ".join(request.scope[REQUESTER].told_by))]
 
 
 def _is_isolated(request: Request) -> bool:

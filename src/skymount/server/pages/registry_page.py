@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from skymount.errors import MalformedError, StorageError
-from skymount.server.http.page_requests import takes_page
 from skymount.server.http.query_params import Params, parse_query
+from skymount.server.http.requester import takes_page
 from skymount.server.http_error import HttpError, refuse_malformed
 from skymount.server.pages.home import HomePage
 from skymount.server.pages.listing import page_number

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from skymount.server.http import responses
 from skymount.server.http.host_header import RequestHost
-from skymount.server.http.page_requests import ASSETS, HOST, vary
+from skymount.server.http.requester import ASSETS, HOST, REQUESTER
 from skymount.server.pages.assets import asset_url
 from skymount.server.pages.content_hosts import portal_url
 
@@ -58,7 +58,7 @@ async def render_page(
     values |= {"portal": portal, "asset": lambda name: portal + asset_url(name)}
     body = await trio.to_thread.run_sync(_render, template, values)
     policy = ("Content-Security-Policy", _policy(request, portal, frames))
-    negotiated = ("Vary", vary(request.headers))
+    negotiated = ("Vary", ", ".join(request.scope[REQUESTER].shown_by))
     return responses.BytesResponse(status, [*(headers or []), *_COMMON, policy, negotiated], body)
 
 

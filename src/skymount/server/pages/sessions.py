@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from skymount.server.http.basic_auth import has_password
 from skymount.server.http.host_header import RequestHost
-from skymount.server.http.page_requests import HOST
+from skymount.server.http.requester import HOST
 from skymount.server.http_error import HttpError
 
 TOKEN_HEADER = "skymount-token"

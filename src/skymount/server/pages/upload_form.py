@@ -10,7 +10,7 @@ from starlette.responses import Response
 from skymount.errors import MalformedError
 from skymount.server.config import PortalConfig
 from skymount.server.http import responses
-from skymount.server.http.page_requests import takes_page
+from skymount.server.http.requester import takes_page
 from skymount.server.http_error import HttpError, refuse_malformed
 from skymount.server.pages.sessions import TOKEN_FIELD, TOKEN_HEADER, Sessions
 from skymount.server.upload.endpoint import UploadEndpoint
