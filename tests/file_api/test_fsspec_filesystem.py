@@ -79,6 +79,60 @@ def test_what_is_not_there(fs: SkylinkFileSystem, site: FakeSkyfile, fake: FakeP
         fs.exists(of_files({"other": b""}).name)
 
 
+def test_walk(fs: SkylinkFileSystem, site: FakeSkyfile) -> None:
+    """P9: as `os.walk`: from the top or the bottom, and not into what is taken out."""
+    root = site.name
+    top = (root, ["d"], ["a.csv", "space and %20.txt"])
+    below = [(f"{root}/d", ["e"], ["b.txt"]), (f"{root}/d/e", [], ["c[1].txt", "empty"])]
+    assert list(fs.walk(f"skylink://{root}/")) == [top, *below]
+    assert list(fs.walk(root, topdown=False)) == [*reversed(below), top]
+    assert list(fs.walk(root, maxdepth=2)) == [top, below[0]]
+    assert list(fs.walk(f"{root}/d/b.txt")) == [(f"{root}/d/b.txt", [], [""])]
+    assert list(fs.walk("")) == [("", [], [])]
+    for path, directories, files in fs.walk(root, detail=True):
+        assert path == root
+        assert directories.pop("d") == fs.info(f"{root}/d")
+        assert files["a.csv"] == fs.info(f"{root}/a.csv")
+    with pytest.raises(ValueError, match="maxdepth"):
+        list(fs.walk(root, maxdepth=0))
+
+
+def test_walk_where_nothing_is(
+    fs: SkylinkFileSystem, site: FakeSkyfile, fake: FakePortal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P9: a missing path follows `on_error`, an outage raises whatever it says."""
+    for missing in (f"{site.name}/nothing", f"{site.name}/a.csv/x", of_files({"no": b""}).name):
+        told: list[OSError] = []
+        assert list(fs.walk(missing)) == list(fs.walk(missing, on_error=told.append)) == []
+        assert missing in str(told[0])
+        with pytest.raises(OSError, match=missing):
+            list(fs.walk(missing, on_error="raise"))
+    other = of_files({"other": b""})
+    fake.add(other)
+    for fault in (faults.status(503), faults.status(401), faults.stalls_after(-1)):
+        monkeypatch.setenv("SKYMOUNT_TIMEOUT", "0.3")
+        fake.heal()
+        fake.fault(fault)
+        for on_error in ("omit", "raise", told.append):
+            with pytest.raises(OSError, match=other.name):
+                list(fs.walk(other.name, on_error=on_error))
+    assert len(told) == 1
+
+
+def test_walk_asks_for_a_name_once(fs: SkylinkFileSystem, fake: FakePortal) -> None:
+    """P9: what it yields is of one version, also when the portal fails or the name moves."""
+    deep = of_files({"/".join("d" * 500): b""})
+    link = resolver()
+    fake.add(deep)
+    fake.resolve(link, deep)
+    walk = fs.walk(str(link))
+    assert next(walk) == (str(link), ["d"], [])
+    fake.resolve(link, of_files({"other": b""}))
+    fs.invalidate_cache()
+    fake.fault(faults.status(503))
+    assert len(list(walk)) == 499
+
+
 def test_checksum(fs: SkylinkFileSystem, site: FakeSkyfile) -> None:
     """P9: `checksum` is the Merkle root of the skyfile, as hex digits."""
     assert fs.checksum(f"{site.name}/d/b.txt") == site.skylink.root.hex()

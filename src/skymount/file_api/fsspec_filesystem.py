@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
@@ -110,6 +110,37 @@ class SkylinkFileSystem(BulkOperations):
         names = sorted(found)
         return {name: found[name].info() for name in names} if detail else names
 
+    def walk(
+        self,
+        path: str,
+        maxdepth: int | None = None,
+        topdown: bool = True,
+        on_error: str | Callable[[OSError], object] = "omit",
+        detail: bool = False,
+        refresh: bool = False,
+        **kwargs: Any,
+    ) -> Iterator[tuple[str, Any, Any]]:
+        """Yield (path, directories, files), all of one version.
+
+        `on_error` is about a path where nothing is; any other failure raises.
+        """
+        if maxdepth is not None and maxdepth < 1:
+            raise ValueError("maxdepth must be at least 1")
+        if refresh:
+            self.invalidate_cache()
+        if not self._strip_protocol(path):
+            yield "", {} if detail else [], {} if detail else []
+            return
+        try:
+            entry = self.entry(path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if on_error == "raise":
+                raise
+            if callable(on_error):
+                on_error(error)
+            return
+        yield from _walk(entry, maxdepth, topdown, detail)
+
     def _below(self, path: str, maxdepth: int | None, withdirs: bool) -> list[Entry]:
         if not self._strip_protocol(path):
             return []
@@ -191,6 +222,36 @@ class SkylinkFileSystem(BulkOperations):
 
     def mv(self, path1: str, path2: str, **kwargs: Any) -> NoReturn:
         self._refuse(path1)
+
+
+def _walk(
+    top: Entry, maxdepth: int | None, topdown: bool, detail: bool
+) -> Iterator[tuple[str, Any, Any]]:
+    """Walk a tree. Directories that a caller takes out of a step are not walked."""
+    left: list[tuple[Entry, int] | tuple[str, Any, Any]] = [(top, 1)]
+    while left:
+        last = left.pop()
+        if len(last) == 3:
+            yield last
+            continue
+        entry, depth = last
+        if entry.is_directory:
+            below = {child.location.names[-1]: child for child in entry.children()}
+        else:
+            below = {"": entry}
+        directories: Any = {name: each.info() for name, each in below.items() if each.is_directory}
+        files: Any = {name: each.info() for name, each in below.items() if not each.is_directory}
+        if not detail:
+            directories, files = list(directories), list(files)
+        step = entry.location.path, directories, files
+        if topdown:
+            yield step
+        else:
+            left.append(step)
+        if maxdepth is None or depth < maxdepth:
+            left += [
+                (below[name], depth + 1) for name in reversed(list(directories)) if name in below
+            ]
 
 
 class SkyhnsFileSystem(SkylinkFileSystem):
