@@ -41,7 +41,8 @@ def test_files_by_choice(browser: Browser, home: str, client: Client, tmp_path: 
     link = stored_link(browser)
     assert files_of(client, link) == ["one.txt", "two.txt"]
     assert client.get(f"/{link}/two.txt").text == "two.txt"
-    assert browser.find("#command").get_property("value") == f"skymount download {link}"
+    command = f"skymount download {link} --portal {home.rstrip('/')}"
+    assert browser.find("#command").get_property("value") == command
     assert link in str(browser.find("tbody a").get_attribute("href"))
     browser.link("Look at it").click()
     browser.wait_for_path(f"/-/view/{link}")

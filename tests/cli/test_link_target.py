@@ -15,6 +15,7 @@ from tests.fakes import portal as faults
 from tests.fakes.portal import FakePortal, in_thread
 from tests.fakes.skyfiles import encrypted, noise, of_files, resolver, unverifiable
 from tests.portal_process import PortalProcess
+from tests.server.http_client import Client
 from tests.skymount_process import Sandbox
 
 PROVEN = of_files({"f": b"content"})
@@ -255,6 +256,22 @@ def test_what_is_no_link_inside_a_mount(sandbox: Sandbox, portal: str, path: str
     with sandbox.mounted("--portal", portal) as mount:
         said = sandbox.fail("ls", mount.path / path, "--portal", portal, code=2)
     assert said.endswith(f"; in the mount {mount.path} a LINK is below skylinks or hns")
+
+
+@pytest.mark.parametrize("text", ["hns:example/a", "https://portal/hns/example/a"])
+def test_other_links_of_a_domain(text: str) -> None:
+    found = ParsedLink.parse(text)
+    assert (found.root, found.path, found.text) == ("example", b"a", "hns://example/a")
+
+
+def test_what_is_missing_is_named_as_it_was_looked_for(sandbox: Sandbox, portal: str) -> None:
+    """What follows a question mark is no part of the path."""
+    with Client(base_url=portal) as client:
+        link = client.upload({"a?b.txt": b"text", "c": b""})
+    assert sandbox.succeed("cat", f"{link}/a%3Fb.txt", "--portal", portal) == "text"
+    said = sandbox.fail("cat", f"{link}/a?b.txt", "--portal", portal, code=3)
+    assert f"{link}/a: there is no such file" in said
+    assert "it is written %3F" in said
 
 
 def test_a_domain_as_a_mount_spells_it() -> None:

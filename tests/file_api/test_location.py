@@ -17,6 +17,7 @@ LINK = of_files({"f": b"x"}).skylink
         f"{LINK}/a b/c%20#?.txt",
         f"svc://{LINK}/a%20b/c%2520%23%3F.txt?attachment=true#top",
         f"https://portal.example/{LINK}/a%20b/c%2520%23%3F.txt",
+        f"https://portal.example/skynet/skylink/{LINK}/a%20b/c%2520%23%3F.txt",
     ],
 )
 def test_forms_of_a_link(text: str) -> None:
@@ -28,7 +29,11 @@ def test_forms_of_a_link(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["skyhns://Example/a%20b", "hns://example/a%2520b", "HNS://EXAMPLE/a%2520b?x#y"]
+    "text",
+    [
+        *("skyhns://Example/a%20b", "hns://example/a%2520b", "HNS://EXAMPLE/a%2520b?x#y"),
+        *("hns:example/a%2520b", "https://portal/hns/example/a%2520b"),
+    ],
 )
 def test_domains(text: str) -> None:
     found = Location.parse(text)

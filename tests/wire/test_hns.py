@@ -22,6 +22,7 @@ from skymount.wire.hns import (
     parse_resolution,
     parse_txt,
     pick_record,
+    split_domain_link,
 )
 from skymount.wire.registry_entry import UPDATE_LIMIT, entry_link, hash_data_key
 from skymount.wire.skylink import Skylink
@@ -92,6 +93,35 @@ def test_text_that_is_no_domain(text):
         parse_domain(text)
     assert str(caught.value).isascii()
     assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("hns:example", ("example", "")),
+        ("HNS:Example/", ("example", "/")),
+        ("hns://example/a%20b?x#y", ("example", "/a%20b")),
+        ("https://portal.example/hns/example", ("example", "")),
+        ("http://127.0.0.1:4280/hns/Bücher/a/b?x#y", ("xn--bcher-kva", "/a/b")),
+        ("http://127.0.0.1:4280/hns/b%C3%BCcher", ("xn--bcher-kva", "")),
+        ("https://example.hns.portal.example/a/?x", ("example", "/a/")),
+        ("https://portal.example/other/example", None),
+        ("https://portal.example/", None),
+        ("https://[portal/hns/a", None),
+        ("hnsx", None),
+        ("A" * 46, None),
+        ("hns:" + "a" * 70_000, None),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_links_of_names(text, expected):
+    assert split_domain_link(text) == expected
+
+
+@pytest.mark.parametrize("text", ["hns:", "hns:/a", "https://p/hns/", "https://p/hns/a..b"])
+def test_links_of_names_that_are_none(text):
+    with pytest.raises(MalformedError):
+        split_domain_link(text)
 
 
 def test_punycode_is_the_only_writing():

@@ -291,6 +291,19 @@ def test_forms_of_a_link(prefix, text):
     assert parse_skylink(prefix + text) == PDF_LINK
 
 
+@pytest.mark.parametrize("text", [PDF, PDF_BASE32], ids=["64", "32"])
+@pytest.mark.parametrize(
+    "directory", ["svc/skylink", "skynet/skylink", "file", "-/view"], ids=lambda name: name
+)
+def test_directories_of_a_portal(directory, text):
+    """The addresses that a portal's pages have, and the reference's, with a path behind."""
+    for tail, path in {"": "", "/": "", "/a b/ü%2F": "/a b/ü%2F", "/d/?x#y": "/d"}.items():
+        url = f"https://portal.example:8080/{directory}/{text}{tail}"
+        assert split_link(url) == (PDF_LINK, path)
+    with pytest.raises(MalformedError):
+        split_link(f"{directory}/{text}/a")
+
+
 @pytest.mark.parametrize("path", ["", "/", "/a/b", "/a/"])
 def test_subdomain_form(path):
     """The first label of a portal's host may be the base32 form."""

@@ -58,26 +58,27 @@ class ParsedLink:
 
     @classmethod
     def parse(cls, text: str) -> "ParsedLink":
-        """Parse any form of `split_link`, ``hns://domain/path`` or ``hns/domain/path``, or a path
+        """Parse any form of `split_link` or `split_domain_link`, ``hns/domain/path``, or a path
         inside a mount; MalformedError otherwise.
         """
+        from skymount.wire.hns import split_domain_link
+
         if text[: len(_HNS_DIRECTORY)] == _HNS_DIRECTORY:
             text = HNS + text[len(_HNS_DIRECTORY) :]
-        if text[: len(HNS)].lower() != HNS:
-            try:
-                skylink, path = split_link(text)
-            except MalformedError as error:
-                inside = _inside_mount(text)
-                if inside is None:
-                    raise MalformedError(f"{error}{_advice(text)}") from None
-                found = cls.parse(inside)
-                return cls(text, found.root, found.path)
-            return cls(text, skylink, _decoded(path))
-        from skymount.wire.hns import parse_domain
-
-        plain = re.split(r"[?#]", text[len(HNS) :], maxsplit=1)[0]
-        domain, _, path = plain.partition("/")
-        return cls(text, parse_domain(domain), _decoded(path))
+        named = split_domain_link(text)
+        if named is not None:
+            domain, path = named
+            text = text if text[: len(HNS)].lower() == HNS else f"{HNS}{domain}{path}"
+            return cls(text, domain, _decoded(path))
+        try:
+            skylink, path = split_link(text)
+        except MalformedError as error:
+            inside = _inside_mount(text)
+            if inside is None:
+                raise MalformedError(f"{error}{_advice(text)}") from None
+            found = cls.parse(inside)
+            return cls(text, found.root, found.path)
+        return cls(text, skylink, _decoded(path))
 
     async def resolve_domain(self, client: PortalReader) -> "DomainRecord":
         from skymount.portal.client import hns
@@ -335,4 +336,9 @@ def _missing(link: ParsedLink, tree: Tree, path: bytes) -> NoSuchPathError:
     wanted = path.decode("utf-8", "surrogateescape")
     why = dict(tree.listing.hidden).get(wanted)
     reason = f"it cannot be shown: {why}" if why else "there is no such file or directory in it"
-    return NoSuchPathError(f"{escape(link.text)}: {reason}")
+    name, dropped = link.text, re.search(r"[?#]", link.text)
+    if dropped:
+        name = f"{HNS if link.is_domain else ''}{link.root}/{wanted}"
+        code = quote(dropped[0])
+        reason += f"; in a link {dropped[0]} ends the path, in a file name it is written {code}"
+    return NoSuchPathError(f"{escape(name)}: {reason}")

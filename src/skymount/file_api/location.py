@@ -1,19 +1,17 @@
 """Where a file is: a skylink or a domain, and the path of a file in its tree. No IO."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
 from skymount.errors import MalformedError, WrongTypeError
-from skymount.wire.hns import parse_domain
+from skymount.wire.hns import parse_domain, split_domain_link
 from skymount.wire.skylink import Skylink, split_link
 
 SKYLINK = "skylink"
 SKYHNS = "skyhns"
 """The protocols: what stands before ``://``."""
 
-_HNS = "hns://"
 _LIMIT = 64 << 10  # characters of a link
 _SHOWN = 80  # characters of a refused link that a message repeats
 
@@ -42,9 +40,8 @@ class Location:
             return cls.parse_plain(rest, scheme)
         if len(link) > _LIMIT:
             raise MalformedError("a link of that length is no link")
-        if link[: len(_HNS)].lower() == _HNS:
-            domain, _, path = re.split(r"[?#]", rest, maxsplit=1)[0].partition("/")
-            return cls(parse_domain(domain), _names(unquote(path)))
+        if (named := split_domain_link(link)) is not None:
+            return cls(named[0], _names(unquote(named[1])))
         skylink, path = split_link(link)
         return cls(skylink, _names(unquote(path)))
 

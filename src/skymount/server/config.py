@@ -55,6 +55,10 @@ class PortalConfig:
     allow_hosts: tuple[str, ...] = ()
     """Names and addresses of the portal, in addition to those of loopback and `host`."""
     allow_origins: tuple[str, ...] = ()  # of web pages that may do everything; * for all
+    public_url: str = ""
+    """Where clients reach it, if a proxy stands before it."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses and networks of proxies whose `X-Forwarded-For` and `-Proto` count."""
     content_host: str = ""
     """The name below which each skylink has a host of its own, for browsers."""
     cluster: ClusterSettings | None = None

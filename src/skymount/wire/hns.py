@@ -4,7 +4,7 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
@@ -18,7 +18,7 @@ from skymount.wire.registry_entry import (
     parse_public_key,
     parse_tweak,
 )
-from skymount.wire.skylink import BASE64_LENGTH, Skylink
+from skymount.wire.skylink import BASE64_LENGTH, LINK_LIMIT, Skylink
 
 TXT_LIMIT = 4096  # characters of a TXT record that are looked at
 _DOMAIN_LIMIT = 253  # characters in all and in a label: RFC 1035, 2.3.4
@@ -53,6 +53,34 @@ def parse_domain(text: str) -> str:
     if len(domain) > _DOMAIN_LIMIT:
         raise MalformedError(f"a domain has at most {_DOMAIN_LIMIT} characters")
     return domain
+
+
+def split_domain_link(text: str) -> tuple[str, str] | None:
+    """Read the link of a name: ``hns:example/path``, ``hns://example/path``, or the URL of a portal
+    that has it as ``/hns/example/path`` or at the host ``example.hns.portal``.
+
+    Return (domain in canonical form, path, which begins with ``/`` or is empty, and is not
+    decoded); None for any other link. Query and fragment are dropped. MalformedError for a link
+    of a name that is none.
+    """
+    if len(text) > LINK_LIMIT:
+        return None
+    if text[:4].lower() == "hns:":
+        rest = re.split(r"[?#]", text[4:].removeprefix("//"), maxsplit=1)[0]
+        domain, slash, path = rest.partition("/")
+        return parse_domain(domain), slash + path
+    if not text[:8].lower().startswith(("http://", "https://")):
+        return None
+    try:
+        parts = urlsplit(text)
+        host = parts.hostname or ""
+    except ValueError:
+        return None
+    if parts.path.startswith("/hns/"):
+        domain, slash, path = parts.path.removeprefix("/hns/").partition("/")
+        return parse_domain(unquote(domain, errors="replace")), slash + path
+    domain, found, _ = host.partition(".hns.")
+    return (parse_domain(domain), parts.path) if found else None
 
 
 def _label(label: str) -> str:

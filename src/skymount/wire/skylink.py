@@ -16,7 +16,7 @@ RAW_SIZE = 2 + ROOT_SIZE
 BASE64_LENGTH = 46
 BASE32_LENGTH = 55
 
-_LINK_LIMIT = 64 << 10  # characters of a link with its path; a URL beyond it is not one of ours
+LINK_LIMIT = 64 << 10  # characters of a link with its path; a URL beyond it is not one of ours
 _MODES = 8  # sizes of the length field, each doubling offset alignment and length step
 _UNIT = 4096  # bytes, smallest offset alignment and length step
 
@@ -24,6 +24,10 @@ _BASE64 = re.compile(r"[A-Za-z0-9_-]{46}")
 _BASE32 = re.compile(r"[0-9A-Va-v]{55}")
 _LAST = re.compile(r"/([A-Za-z0-9_-]{46}|[0-9A-Va-v]{55})/?\Z")
 _PATH = re.compile(r"/?([A-Za-z0-9_-]{46}|[0-9A-Va-v]{55})((?:/.*)?)", re.DOTALL)
+_DIRECTORIES = ("/file/", "/-/view/", *(each.path("skylink/") for each in PRESETS.values()))
+_IN_URL = re.compile(  # where else a portal has content
+    rf"(?:{'|'.join(map(re.escape, _DIRECTORIES))})(.*)", re.DOTALL
+)
 
 
 def decode_bitfield(bitfield: int) -> tuple[int, int]:
@@ -132,10 +136,11 @@ def split_link(text: str, dialects: Iterable[Dialect] = PRESETS.values()) -> tup
     """Read a link in any form that ``parseSkylink`` accepts; return (skylink, path).
 
     The forms: bare, ``<scheme>:``, ``<scheme>://``, and a portal URL that has the skylink as the
-    first element of its path, (base32) as the first label of its host, or at its end. Query and
-    fragment are dropped. The path begins with ``/`` or is empty, and is not decoded.
+    first element of its path or below one of a portal's directories of content, (base32) as the
+    first label of its host, or at its end. Query and fragment are dropped. The path begins with
+    ``/`` or is empty, and is not decoded.
     """
-    if len(text) > _LINK_LIMIT:
+    if len(text) > LINK_LIMIT:
         raise MalformedError("a link of that length is not a skylink")
     rest = text
     for dialect in dialects:
@@ -153,6 +158,8 @@ def split_link(text: str, dialects: Iterable[Dialect] = PRESETS.values()) -> tup
     else:
         rest = re.split(r"[?#]", rest, maxsplit=1)[0]
     match = _PATH.fullmatch(rest)
+    if match is None and host and (below := _IN_URL.fullmatch(rest)):
+        match = _PATH.fullmatch(below[1])
     if match is not None:
         return Skylink.parse(match[1]), match[2].removesuffix("/")
     label = host.split(".", 1)[0]

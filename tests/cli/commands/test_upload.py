@@ -147,7 +147,7 @@ def test_what_a_browser_is_shown(sandbox: Sandbox, portal: str) -> None:
     missing = httpx.get(f"{portal}/{second}/absent/")
     assert (missing.status_code, missing.text) == (404, "404.html")
     none = sandbox.succeed(*line, "--no-default-path").rstrip()
-    assert httpx.get(f"{portal}/{none}/").headers["content-type"] == "application/zip"
+    assert httpx.get(f"{portal}/{none}").headers["content-type"] == "application/zip"
 
 
 # Refusals

@@ -49,6 +49,12 @@ def test_what_is_no_page_stays_as_it_is(client: Client) -> None:
     assert_page(form)
 
 
+def test_nothing_is_said_twice(client: Client) -> None:
+    text = page(client, "/nothing/here", status=404).text
+    assert text.lower().count(">not found<") == 1
+    assert 'class="message"' not in text
+
+
 @pytest.mark.parametrize("status", [400, 404, 410, 413, 416, 429, 500, 507, 451, 599])
 def test_each_status_has_a_name(status: int) -> None:
     """B10: also those that this portal never sends itself."""

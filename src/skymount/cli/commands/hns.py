@@ -86,7 +86,7 @@ def download(
     from skymount.portal.verify_policy import Verified
 
     check_destination(destination, as_json)
-    link = ParsedLink.parse(name if name[: len(HNS)].lower() == HNS else HNS + name)
+    link = ParsedLink.parse(name if name[:4].lower() == "hns:" else HNS + name)
     domain, path = str(link.root), link.path.decode("utf-8", "surrogateescape")
     shown = f"{domain}/{path}".rstrip("/")
     if destination is not None and is_stream(destination):

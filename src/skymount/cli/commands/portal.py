@@ -146,6 +146,20 @@ portal.add_command(backup.import_)
     help="Let web pages of this origin do everything, or all pages with '*'; repeatable.",
 )
 @click.option(
+    "--public-url",
+    default="",
+    metavar="URL",
+    help="Tell clients this address of the portal, that of a proxy before it.",
+)
+@click.option(
+    "--trusted-proxy",
+    "trusted_proxies",
+    multiple=True,
+    metavar="ADDRESS",
+    help="Believe what the proxy at this address, or in this network, says about its clients "
+    "(X-Forwarded-For, X-Forwarded-Proto); repeatable.",
+)
+@click.option(
     "--content-host",
     default="",
     metavar="NAME",

@@ -122,8 +122,10 @@ class HnsCalls(PortalReader):
 
 
 def canonical_domain(value: object) -> str:
-    """Return the canonical form of a domain that a caller gives."""
-    return parse_domain(text(value, "domain"))
+    """Return the canonical form of a domain that a caller gives, with or without ``hns:``."""
+    given = text(value, "domain")
+    is_short = given[:4].lower() == "hns:" and given[4:6] != "//"
+    return parse_domain(given[4:] if is_short else given)
 
 
 def _download_query(download: bool) -> str:

@@ -16,12 +16,14 @@ from skymount.server.http import caching, responses
 from skymount.server.http.basic_auth import has_password
 from skymount.server.http.cors import PageOrigin, page_origin, parse_origin
 from skymount.server.http.host_header import RequestHost, is_address, parse_name
+from skymount.server.http.proxies import TrustedProxies
 from skymount.server.http.requester import (
     ASSETS,
     BROWSER,
     HAS_PAGES,
     HOST,
     IS_ISOLATED,
+    PORTAL_URL,
     REQUESTER,
     Requester,
     is_page_path,
@@ -85,6 +87,9 @@ class AccessRules:
     any_name: bool
     names: frozenset[str]
     origins: frozenset[str]
+    public_url: str
+    """Where clients reach the portal, without a slash at its end; empty if only they know."""
+    proxies: TrustedProxies
 
     @classmethod
     def of(cls, config: PortalConfig, *, on_loopback: bool) -> Self:
@@ -94,11 +99,15 @@ class AccessRules:
                 parse_name(name) for name in (*config.allow_hosts, config.content_host) if name
             )
             origins = frozenset(parse_origin(origin) for origin in config.allow_origins)
+            public_url = parse_public_url(config.public_url)
+            proxies = TrustedProxies.parse(config.trusted_proxies)
         except MalformedError as error:
             raise ConfigError(str(error)) from None
         any_name = not on_loopback and bool(config.password) and not config.allow_hosts
         with suppress(MalformedError):  # an address of a form that no Host header has
             names |= {parse_name(config.host)}
+        if public_url:
+            names |= {_host_of(public_url).name}
         return cls(
             password=config.password,
             require_agent=config.require_agent,
@@ -106,7 +115,15 @@ class AccessRules:
             any_name=any_name,
             names=names,
             origins=origins,
+            public_url=public_url,
+            proxies=proxies,
         )
+
+    def own_origin(self, scheme: str, host: RequestHost) -> str:
+        """Return the origin of the portal, as the client of a request sees it."""
+        if self.public_url and host.name == _host_of(self.public_url).name:
+            scheme = self.public_url.partition("://")[0]
+        return f"{scheme}://{host.authority}"
 
     def host(self, headers: Mapping[str, str]) -> RequestHost:
         """Parse the Host header; HttpError 400, or 421 against DNS rebinding."""
@@ -169,8 +186,15 @@ class AccessMiddleware:
             return
         headers = Headers(scope=scope)
         added: responses.HeaderList = []
-        requester = Requester.of(headers)
-        scope = {**scope, HAS_PAGES: not self._rules.require_agent, REQUESTER: requester}
+        client = self._rules.proxies.client(scope["client"][0], scope["scheme"], headers)
+        scope = {
+            **scope,
+            "client": (client.address, 0),
+            "scheme": client.scheme,
+            HAS_PAGES: not self._rules.require_agent,
+            REQUESTER: Requester.of(headers),
+            PORTAL_URL: self._rules.public_url,
+        }
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -182,8 +206,9 @@ class AccessMiddleware:
 
         try:
             host = self._rules.host(headers)
-            own_origin = f"{scope['scheme']}://{host.authority}"
-            added += _portal_address(own_origin)
+            own_origin = self._rules.own_origin(client.scheme, host)
+            scope[PORTAL_URL] = self._rules.public_url or own_origin
+            added += _portal_address(scope[PORTAL_URL])
             _check_service_worker(host, headers)
             page = page_origin(headers, own_origin, self._rules.origins)
             is_isolated = own_origin not in self._rules.origins
@@ -222,9 +247,23 @@ class AccessMiddleware:
             yield "User-Agent"
 
 
-def _portal_address(own_origin: str) -> responses.HeaderList:
+def _host_of(url: str) -> RequestHost:
+    return RequestHost.parse(url.partition("://")[2])
+
+
+def parse_public_url(text: str) -> str:
+    """Return the public address of a portal, ``https://portal.example``; MalformedError."""
+    if not text:
+        return ""
+    origin = parse_origin(text)
+    if not origin.startswith(("http://", "https://")):
+        raise MalformedError(f"not an address like https://portal.example: {text[:80]!r}")
+    return origin
+
+
+def _portal_address(url: str) -> responses.HeaderList:
     return [
-        (name, own_origin)
+        (name, url)
         for dialect in PRESETS.values()
         for name in (dialect.portal_api_header, dialect.server_api_header)
     ]

@@ -33,12 +33,22 @@ def _date(second: int) -> tuple[bytes, bytes]:
     return b"date", formatdate(second, usegmt=True).encode()
 
 
+def _peer_of(stream: trio.SocketStream) -> str:
+    """Return the IP address of the other end; empty if it has gone, or has none."""
+    try:
+        name = stream.socket.getpeername()
+    except OSError:
+        return ""
+    return str(name[0]) if isinstance(name, tuple) else ""
+
+
 class Connection:
     """Serves one client. Call `serve` once, and `stop` when the portal ends."""
 
     def __init__(self, stream: trio.SocketStream, app: ASGIApp, idle_timeout: float) -> None:
         self.stream = stream
         self.http = StrictConnection(_HEADERS_LIMIT)
+        self.peer = _peer_of(stream)
         self.is_stopping = False
         self._app = app
         self._idle_timeout = idle_timeout
@@ -145,6 +155,7 @@ class _Exchange:
             "http_version": request.http_version.decode(),
             "method": request.method.decode(),
             "scheme": "http",
+            "client": (connection.peer, 0),
             "path": path.decode("latin-1"),
             "raw_path": path,
             "query_string": query,

@@ -22,8 +22,8 @@ HOST, IS_ISOLATED, HAS_PAGES = "skymount.host", "skymount.is_isolated", "skymoun
 """Keys of a scope: the `RequestHost`, whether content is kept off the portal's own origin, and
 whether the portal has pages.
 """
-REQUESTER = "skymount.requester"
-"""Key of a scope: the `Requester`."""
+REQUESTER, PORTAL_URL = "skymount.requester", "skymount.portal_url"
+"""Keys of a scope: the `Requester`, and the URL at which clients reach the portal."""
 
 _QUALITY = re.compile(r"q=(0?\.\d{1,3}|0\.?|1(?:\.0{0,3})?)", re.IGNORECASE)
 _ACCEPTED = 100  # ranges of an `Accept` that are read

@@ -42,13 +42,15 @@ async def error_page(
 ) -> Response:
     """Answer with an error as a page."""
     advice = _EXPLAINED.get(status, ("", ""))[1]
+    title = title_of(status)
+    message = "" if message.casefold() == title.casefold() else message
     return await render_page(
         request,
         "error.html",
         status=status,
         headers=headers,
         code=status,
-        title=title_of(status),
+        title=title,
         message=message,
         advice=advice,
     )

@@ -12,7 +12,7 @@ from skymount.server.config import PortalConfig
 from skymount.server.http import responses
 from skymount.server.http.query_params import Params, form_params, parse_query
 from skymount.server.http.request_body import read_body
-from skymount.server.http.requester import takes_page
+from skymount.server.http.requester import REQUESTER, takes_page
 from skymount.server.http_error import HttpError
 from skymount.server.pages.listing import page_number
 from skymount.server.pages.rendering import render_page
@@ -22,6 +22,7 @@ from skymount.server.storage.interfaces import Catalogue, ContentStore
 from skymount.wire.skylink import Skylink
 
 ROWS = 50
+_FOR_PROGRAMS = b"A skymount portal. Browsers get a page here; programs start at /skynet/.\n"
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +53,9 @@ class HomePage:
 
     async def get(self, request: Request) -> Response:
         if not takes_page(request):
-            raise HttpError(404, "Not Found")
+            headers: responses.HeaderList = [("Content-Type", "text/plain; charset=utf-8")]
+            names = ", ".join(request.scope[REQUESTER].shown_by)
+            return responses.BytesResponse(200, [*headers, ("Vary", names)], _FOR_PROGRAMS)
         session = self.sessions.find(request)
         if session is None:
             return await self.ask_password(request)

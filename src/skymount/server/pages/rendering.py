@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from skymount.server.http import responses
 from skymount.server.http.host_header import RequestHost
-from skymount.server.http.requester import ASSETS, HOST, REQUESTER
+from skymount.server.http.requester import ASSETS, HOST, PORTAL_URL, REQUESTER
 from skymount.server.pages.assets import asset_url
 from skymount.server.pages.content_hosts import portal_url
 
@@ -55,7 +55,11 @@ async def render_page(
 ) -> Response:
     """Answer with a page. `frames` is the authority whose pages it may have in a frame."""
     portal = portal_url(request)
-    values |= {"portal": portal, "asset": lambda name: portal + asset_url(name)}
+    values |= {
+        "portal": portal,
+        "asset": lambda name: portal + asset_url(name),
+        "at_portal": f" --portal {request.scope.get(PORTAL_URL, '')}",
+    }
     body = await trio.to_thread.run_sync(_render, template, values)
     policy = ("Content-Security-Policy", _policy(request, portal, frames))
     negotiated = ("Vary", ", ".join(request.scope[REQUESTER].shown_by))
