@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.tests.abstract import AbstractFixtures, AbstractGetTests
@@ -15,12 +14,30 @@ from fsspec.tests.abstract import AbstractFixtures, AbstractGetTests
 from skymount.file_api.fsspec_filesystem import SkylinkFileSystem
 
 
+class UploadedFileSystem(SkylinkFileSystem):
+    """A file system in which what a test makes is there already."""
+
+    def mkdir(self, path: str, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
+        assert self.isdir(path)
+
+    def touch(self, path: str, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
+        assert self.isfile(path)
+
+
 class SkylinkFixtures(AbstractFixtures):
     """What those tests find, uploaded once it is made locally."""
 
     @pytest.fixture
     def fs(self, portal: str) -> SkylinkFileSystem:
-        return fsspec.filesystem("skylink", portals=portal)
+        return UploadedFileSystem(portals=portal)
+
+    @pytest.fixture
+    def fs_path(self, fs: SkylinkFileSystem, tmp_path: Path) -> str:
+        """Where `test_get_directory_recursive` makes its file."""
+        made = tmp_path / "made/src/file"
+        made.parent.mkdir(parents=True)
+        made.touch()
+        return fs.put(str(tmp_path / "made"), recursive=True)
 
     @pytest.fixture
     def upload(self, fs: SkylinkFileSystem, tmp_path: Path) -> Callable[[Any], str]:
@@ -51,5 +68,3 @@ class SkylinkFixtures(AbstractFixtures):
 
 class TestGet(SkylinkFixtures, AbstractGetTests):
     """P9: `get`, as fsspec tests it."""
-
-    test_get_directory_recursive = None  # makes its files by `mkdir` and `touch` in the file system

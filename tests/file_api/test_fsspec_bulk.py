@@ -16,7 +16,7 @@ from fsspec.callbacks import Callback
 from skymount.file_api.fsspec_filesystem import SkylinkFileSystem
 from tests.fakes import portal as faults
 from tests.fakes.portal import FakePortal
-from tests.fakes.skyfiles import FakeSkyfile, noise, of_files, plain
+from tests.fakes.skyfiles import FakeSkyfile, describe, noise, of_files, of_metadata, plain
 from tests.file_api.conftest import FILES
 
 
@@ -238,13 +238,102 @@ def test_get_copies_several_at_once(
 
 
 def test_get_of_a_single_file(fs: SkylinkFileSystem, fake: FakePortal, tmp_path: Path) -> None:
-    """P1: a skylink of a single file is that file, for `get` too."""
+    """P1, P11: a skylink of a single file is that file, with its name."""
     single = of_files({"site": b"only"})
     fake.add(single)
     fs.get(single.name, str(tmp_path / "copy"))
     assert (tmp_path / "copy").read_bytes() == b"only"
     assert fs.ls(single.name) == [fs.info(single.name)]
     assert fs.find(f"skylink://{single.name}") == [single.name]
+    (tmp_path / "into").mkdir()
+    for number, (source, target, options) in enumerate(
+        [
+            (single.name, "into", {}),
+            (f"skylink://{single.name}/", "into", {}),
+            (single.name, "into", {"recursive": True}),
+            (f"{single.name}/site", "into/", {}),
+            (single.name, f"new{os.sep}", {}),
+            ([single.name], "into", {}),
+            ([single.name], "listed", {}),
+        ]
+    ):
+        fs.get(source, f"{tmp_path}/{target}", **options)
+        found = tmp_path / target / "site"
+        assert found.read_bytes() == b"only", number
+        found.unlink()
+    with pytest.raises(IsADirectoryError):
+        fs.get_file(single.name, str(tmp_path / "into"))
+
+
+@pytest.mark.parametrize("name", [".profile", "../up", "a/b"])
+def test_get_of_a_single_file_whose_name_is_not_used(
+    fs: SkylinkFileSystem, fake: FakePortal, tmp_path: Path, name: str
+) -> None:
+    """P11: the skylink stands for a name that begins with a dot, or that a mount cannot show."""
+    single = of_metadata(describe({name: b"only"}, name), b"only")
+    fake.add(single)
+    assert fs.isfile(single.name)
+    fs.get(single.name, f"{tmp_path}/new/")
+    assert os.listdir(tmp_path / "new") == [single.name]
+
+
+def test_get_of_whole_skylinks(
+    fs: SkylinkFileSystem, site: FakeSkyfile, fake: FakePortal, tmp_path: Path
+) -> None:
+    """P11: the copy rules hold for a whole skylink as for a directory in it."""
+    (tmp_path / "into").mkdir()
+    for source, target, where in (
+        (site.name, "into", f"into/{site.name}"),
+        (f"{site.name}/", "into", "into"),
+        (site.name, "new", "new"),
+        (f"skylink://{site.name}", "created/", f"created/{site.name}"),
+        ([site.name], "listed", f"listed/{site.name}"),
+        ([f"{site.name}/d"], "listed", "listed/d"),
+        ([f"{site.name}/"], "slash", "slash"),
+    ):
+        fs.get(source, f"{tmp_path}/{target}", recursive=True)
+        assert (tmp_path / where).is_dir()
+    assert _files(tmp_path / "into" / site.name) == _files(tmp_path / "new") == FILES
+    assert _files(tmp_path / "slash") == FILES
+    assert (tmp_path / "listed/d/e/c[1].txt").read_bytes() == b"brackets"
+    fs.get(site.name, f"{tmp_path}/nothing")  # without `recursive` directories are left out
+    assert not (tmp_path / "nothing").exists()
+    fs.get([f"{site.name}/d", f"{site.name}/a.csv"], f"{tmp_path}/files")
+    assert _files(tmp_path / "files") == {"a.csv": FILES["a.csv"]}
+    fs.get([f"{site.name}/*.csv", f"{site.name}/d/*.txt"], f"{tmp_path}/matched")
+    assert sorted(_files(tmp_path / "matched")) == ["a.csv", "b.txt"]
+    fs.get(site.name, f"{tmp_path}/flat", recursive=True, maxdepth=1)
+    assert sorted(_files(tmp_path / "flat")) == ["a.csv", "space and %20.txt"]
+
+
+def test_get_to_places_that_are_listed(
+    fs: SkylinkFileSystem, site: FakeSkyfile, tmp_path: Path
+) -> None:
+    copies = [tmp_path / "1", tmp_path / "2"]
+    fs.get([f"{site.name}/a.csv", f"skylink://{site.name}//d/b.txt"], copies)
+    assert [copy.read_bytes() for copy in copies] == [FILES["a.csv"], FILES["d/b.txt"]]
+    with pytest.raises(ValueError, match="1 files cannot be copied to 2 places"):
+        fs.get([f"{site.name}/a.csv"], copies)
+    with pytest.raises(ValueError, match="2 files cannot be copied to 1 places"):
+        fs.get(f"{site.name}/*.*", copies[:1])
+
+
+def test_get_of_two_files_with_one_name(
+    fs: SkylinkFileSystem, fake: FakePortal, tmp_path: Path
+) -> None:
+    """P11: two files never become one."""
+    two = [of_files({"x": b"%d" % number, "y": b""}) for number in range(2)]
+    fake.add(*two)
+    paths = [f"{each.name}/x" for each in two]
+    with pytest.raises(ValueError, match=f"x: two files would be copied there: {paths[0]} and"):
+        fs.get(paths, f"{tmp_path}/copies/")
+    assert not (tmp_path / "copies").exists()
+    fs.get([paths[0], paths[0]], f"{tmp_path}/copies/")
+
+
+def _files(directory: Path) -> dict[str, bytes]:
+    found = filter(Path.is_file, directory.rglob("*"))
+    return {str(path.relative_to(directory)): path.read_bytes() for path in found}
 
 
 def test_get_over_a_file(fs: SkylinkFileSystem, fake: FakePortal, tmp_path: Path) -> None:
@@ -267,6 +356,29 @@ def test_get_over_a_file(fs: SkylinkFileSystem, fake: FakePortal, tmp_path: Path
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
     fs.get_file(f"{large.name}/f", os.devnull)  # written to as it is
     assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+
+
+def test_get_to_a_pipe(fs: SkylinkFileSystem, site: FakeSkyfile, tmp_path: Path) -> None:
+    """What is no regular file is written to as it is."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    got: list[bytes] = []
+    reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()))
+    reader.start()
+    fs.get(f"{site.name}/a.csv", str(pipe))
+    reader.join(30)
+    assert got == [FILES["a.csv"]]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_errors_of_get_name_the_local_file(
+    fs: SkylinkFileSystem, site: FakeSkyfile, tmp_path: Path
+) -> None:
+    """P11: they name the file that was asked for, and not one beside it."""
+    for wrong in ("/proc/nothing", f"{tmp_path}/{'x' * 300}"):
+        with pytest.raises(OSError, match=r"No such file|too long") as caught:
+            fs.get(f"{site.name}/a.csv", wrong)
+        assert caught.value.filename == wrong
 
 
 def test_put(real: SkylinkFileSystem, tree: Callable[..., Path]) -> None:

@@ -2,12 +2,14 @@
 
 import errno
 import os
+import stat
 import threading
 from pathlib import Path
 
 import pytest
 
 from skymount.storage import atomic_file
+from skymount.storage.atomic_file import Replacement
 
 
 def _mode(path: Path) -> int:
@@ -119,3 +121,74 @@ def test_bytes_are_written_at_an_offset(tmp_path: Path) -> None:
     finally:
         os.close(file)
     assert path.read_bytes() == b"0123abc789"
+
+
+def test_a_new_file_has_the_usual_mode(tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    before = os.umask(0o027)
+    try:
+        with Replacement(path) as file:
+            file.write(b"x")
+            assert not path.exists()
+    finally:
+        os.umask(before)
+    assert path.read_bytes() == b"x"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_a_replacement_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    """P11: if it fails, the old one stays."""
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def interrupted() -> None:
+        with Replacement(path) as file:
+            file.write(b"new")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("name", ["n" * 255, "名" * 84])
+def test_a_replacement_with_a_long_name(tmp_path: Path, name: str) -> None:
+    with Replacement(tmp_path / name) as file:
+        file.write(b"x")
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_errors_of_a_replacement_name_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They do not name the file beside it."""
+    for wrong, kind in (
+        (tmp_path / "no/file", FileNotFoundError),
+        (tmp_path, IsADirectoryError),
+        (Path("/proc/skymount"), FileNotFoundError),
+        (Path(os.devnull), FileExistsError),
+    ):
+        with pytest.raises(kind) as caught:
+            Replacement(wrong)
+        assert caught.value.filename == str(wrong)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "file")
+
+    def is_directory_at_the_end() -> None:
+        with Replacement(link):
+            (tmp_path / "file").mkdir()
+
+    with pytest.raises(IsADirectoryError) as caught:
+        is_directory_at_the_end()
+    assert (caught.value.filename, caught.value.filename2) == (str(link), None)
+    (tmp_path / "file").rmdir()
+
+    def full(*args: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(atomic_file, "write_all", full)
+    with pytest.raises(OSError, match="No space") as full_disk, Replacement(link) as file:
+        file.write(b"x")
+    assert full_disk.value.filename == str(link)
+    assert os.listdir(tmp_path) == ["link"]

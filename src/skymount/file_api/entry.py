@@ -50,6 +50,19 @@ class Entry:
         return node
 
     @property
+    def name(self) -> str:
+        """The last name of the path; of a skylink of a single file that of the file.
+
+        The skylink or domain stands for a name that begins with a dot or that a mount cannot show:
+        the upload chose it, and not whoever saves the file.
+        """
+        if self.location.names:
+            return self.location.names[-1]
+        name = self.tree.listing.filename if self.is_whole else ""
+        is_shown = self.tree.listing.find(0, name.encode("utf-8", "surrogatepass")) is not None
+        return name if is_shown and not name.startswith(".") else str(self.location.root)
+
+    @property
     def size(self) -> int:
         return 0 if self.is_directory else self.file.size
 

@@ -1,52 +1,28 @@
-"""What file systems of fsspec do with whole files: reads of many at once, and copies."""
+"""What file systems of fsspec do with many files at once: patterns, and reads."""
 
 import os
-import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from functools import partial
 from glob import has_magic
-from pathlib import Path
 from typing import Any
 
 from fsspec import AbstractFileSystem
-from fsspec.callbacks import DEFAULT_CALLBACK, NoOpCallback
-from fsspec.implementations.local import LocalFileSystem, make_path_posix, trailing_sep
-from fsspec.utils import isfilelike
 
 from skymount.errors import MalformedError
 from skymount.file_api.bulk_reads import read_many
 from skymount.file_api.entry import Entry
 from skymount.file_api.files import Files
-from skymount.file_api.location import SKYLINK, Location
-from skymount.file_api.os_errors import no_change, os_error, translated
-from skymount.file_api.saving import replacing, save
+from skymount.file_api.location import Location
+from skymount.file_api.os_errors import os_error, translated
 from skymount.file_api.session import Extent
 from skymount.file_api.sessions import SESSIONS
-from skymount.file_api.uploading import upload
-from skymount.upload_selection.selection import SelectionRules
 
 Bytes = bytes | Exception
 
 
-_COPIES = 8  # at once
-
-
-class _Plan(NoOpCallback):  # type: ignore[misc] # fsspec has no types
-    """Takes down what fsspec's `get` is about to copy; `get_file` does nothing with it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.copies: list[tuple[str, Any]] = []
-
-    def branched(self, path_1: str, path_2: Any, **kwargs: Any) -> "_Plan":
-        self.copies.append((path_1, path_2))
-        return self
-
-
 class BulkOperations(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
-    """Copies and reads of many files."""
+    """Paths, and reads of many files."""
 
     files: Files
 
@@ -176,124 +152,3 @@ class BulkOperations(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
                 link = self.unstrip_protocol(paths[number])
                 result[number] = each if isinstance(each, bytes) else translated(each, link)
         return result
-
-    # Copies to this machine
-
-    def get_file(
-        self,
-        rpath: str,
-        lpath: Any = None,
-        callback: Any = DEFAULT_CALLBACK,
-        outfile: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        """Copy a file; one that is there already stays until the copy is complete."""
-        if isinstance(callback, _Plan):
-            return
-        entry = self.entry(rpath)
-        into = lpath if outfile is None and isfilelike(lpath) else outfile
-        if entry.is_directory and into is None:
-            os.makedirs(lpath, exist_ok=True)
-            return
-        file = self.files.open_entry(entry)
-        try:
-            callback.set_size(file.size)
-            if into is not None:
-                save(file, into, callback.relative_update)
-                return
-            os.makedirs(os.path.dirname(os.path.abspath(lpath)), exist_ok=True)
-            with replacing(os.fspath(lpath)) as local:
-                save(file, local, callback.relative_update)
-        finally:
-            file.close()
-
-    def get(
-        self,
-        rpath: Any,
-        lpath: Any,
-        recursive: bool = False,
-        callback: Any = DEFAULT_CALLBACK,
-        maxdepth: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """Copy files to this machine, several at once."""
-        is_literal = isinstance(rpath, str) and has_magic(rpath) and self.isfile(rpath)
-        if is_literal and isinstance(lpath, str | os.PathLike):
-            local = make_path_posix(os.fspath(lpath))
-            if trailing_sep(os.fspath(lpath)) or LocalFileSystem().isdir(local):
-                local = f"{local.rstrip('/')}/{rpath.rpartition('/')[2]}"
-            rpath, lpath = [self._strip_protocol(rpath)], [local]
-        elif isinstance(lpath, os.PathLike):
-            lpath = os.fspath(lpath)
-        plan = _Plan()
-        super().get(rpath, lpath, recursive, plan, maxdepth, **kwargs)
-        self._copy(plan.copies, callback, **kwargs)
-
-    def _copy(self, copies: Sequence[tuple[str, Any]], callback: Any, **kwargs: Any) -> None:
-        """Copy files, (path, local path). The first failure is raised; no copy begins after it."""
-        left = iter(copies)
-        stopped = threading.Event()
-
-        def work() -> None:
-            try:
-                for path, local in left:
-                    if stopped.is_set():
-                        return
-                    callback.relative_update()
-                    with callback.branched(path, local) as child:
-                        self.get_file(path, local, callback=child, **kwargs)
-            except BaseException:
-                stopped.set()
-                raise
-
-        callback.set_size(len(copies))
-        with ThreadPoolExecutor(_COPIES, "skymount-get") as pool:
-            running = [pool.submit(work) for _ in copies[:_COPIES]]
-            try:
-                for each in as_completed(running):
-                    each.result()
-            finally:
-                stopped.set()
-
-    # Uploads
-
-    def put(
-        self,
-        lpath: str | os.PathLike[str],
-        rpath: str = "",
-        recursive: bool = False,
-        callback: Any = DEFAULT_CALLBACK,
-        maxdepth: int | None = None,
-        *,
-        take_all: bool = False,
-        follow_outside: bool = False,
-        skip_special: bool = False,
-    ) -> str:
-        """Upload a file, or with `recursive` a directory; return its link, ``skylink://…``.
-
-        That is always a new skylink, so `rpath` stays empty. What `skymount upload` leaves out is
-        left out with a warning, unless `take_all`; so is what links lead to outside of the
-        directory, unless `follow_outside`. `skip_special` goes on without what cannot be uploaded.
-        """
-        if self.protocol != SKYLINK or self._strip_protocol(rpath):
-            raise no_change(rpath or f"{self.protocol}://")
-        if maxdepth is not None:
-            raise ValueError("maxdepth: put uploads a whole directory, or nothing of it")
-        if not isinstance(lpath, str | os.PathLike):
-            raise TypeError("put uploads one file or one directory: name its path")
-        path = Path(lpath).expanduser()
-        if not path.exists():
-            raise os_error(2, path)
-        if path.is_dir() and not recursive:
-            raise IsADirectoryError(*os_error(21, path, "add recursive=True").args, str(path))
-        rules = SelectionRules(
-            take_all=take_all, follow_outside=follow_outside, skip_special=skip_special
-        )
-        skylink = upload(self.files, path, rules, partial(_report, callback))
-        return f"{SKYLINK}://{skylink}"
-
-
-def _report(callback: Any, sent: int, total: int | None) -> None:
-    if total is not None:
-        callback.set_size(total)
-    callback.absolute_update(sent)

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from skymount.file_api.entry import Entry
 from skymount.file_api.files import Files
-from skymount.file_api.fsspec_bulk import BulkOperations
+from skymount.file_api.fsspec_copies import CopyOperations
 from skymount.file_api.fsspec_file import SkylinkFile
 from skymount.file_api.location import SKYHNS, SKYLINK
 from skymount.file_api.os_errors import no_change
@@ -32,7 +32,7 @@ _ROOT = {"name": "", "size": 0, "type": "directory"}
 """What is above all skylinks: there is no list of them."""
 
 
-class SkylinkFileSystem(BulkOperations):
+class SkylinkFileSystem(CopyOperations):
     """``skylink://<skylink>/<path>``: content that never changes, verified while it is read.
 
     Options that are not given are those of the configuration (docs/library.md). TypeError for one

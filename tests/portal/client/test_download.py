@@ -230,8 +230,9 @@ async def test_destination_that_cannot_be(tmp_path: Path, name: str, error: type
     os.mkfifo(tmp_path / "pipe")
     before = sorted(os.listdir(tmp_path))
     async with talking() as (portal, client):
-        with pytest.raises(error):
+        with pytest.raises(error) as caught:
             await client.download_file(tmp_path / name, LARGE.name)
+        assert caught.value.filename == str(tmp_path / name)
         assert portal.accepted == 0
     assert sorted(os.listdir(tmp_path)) == before
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)

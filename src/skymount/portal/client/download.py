@@ -1,11 +1,9 @@
 """Downloads into a file: first into a temporary one, continued where a transfer broke off."""
 
-import errno
-import os
-import stat
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 
@@ -22,7 +20,7 @@ from skymount.portal.http.client import HttpClient
 from skymount.portal.http.response import StreamingResponse
 from skymount.portal.options import PortalOptions
 from skymount.portal.verify_policy import Verified
-from skymount.storage.atomic_file import write_all
+from skymount.storage.atomic_file import Replacement
 from skymount.wire.http.byte_range import ByteRange
 from skymount.wire.http.requests import Request
 
@@ -35,7 +33,6 @@ FindCheck = Callable[[], Awaitable[tuple[Request, DownloadCheck]]]
 _STALLED_TRANSFERS = 5  # in a row that bring nothing, before giving up
 _SHORT_TRANSFER = 64 << 10  # bytes; a shorter transfer is followed by a pause
 _SHORT_TRANSFERS = 20  # in a row, before giving up
-_NAME_LIMIT = 200  # bytes of the destination's name in that of the temporary file
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,66 +45,20 @@ class DownloadResult:
     """``yes``, ``partly`` or ``no``: how far it was compared with its skylink."""
 
 
-class _PartialFile:
-    """The temporary file beside the destination. Its methods block."""
+class _CheckedFile(Replacement):
+    """The new file, which is compared with its skylink while it is written."""
 
-    def __init__(self, destination: Path) -> None:
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
         self.check = DownloadCheck()
-        self.destination = destination
-        self.path = destination
-        self.size = 0
-        self._fd = -1
 
-    def open(self) -> None:
-        """Make the temporary file; OSError when the destination cannot be replaced.
-
-        A symbolic link is followed. The permissions of the old file are kept.
-        """
-        self.destination = Path(os.path.realpath(self.destination))
-        if self.destination.is_dir():
-            raise IsADirectoryError(errno.EISDIR, "Is a directory", str(self.destination))
-        mode = _mode_of(self.destination)
-        name = os.fsdecode(os.fsencode(self.destination.name)[:_NAME_LIMIT])
-        self.path = self.destination.with_name(f".{name}.{os.urandom(6).hex()}.part")
-        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        if mode is not None:
-            os.fchmod(self._fd, mode)
-
-    def write(self, piece: bytes) -> None:
-        self.check.update(piece)
-        write_all(self._fd, piece)
-        self.size += len(piece)
+    def write(self, data: bytes) -> None:  # type: ignore[override]
+        self.check.update(data)
+        super().write(data)
 
     def restart(self) -> None:
         self.check.restart()
-        os.ftruncate(self._fd, 0)
-        os.lseek(self._fd, 0, os.SEEK_SET)
-        self.size = 0
-
-    def finish(self) -> None:
-        os.fsync(self._fd)
-        self.close()
-        os.replace(self.path, self.destination)
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            fd, self._fd = self._fd, -1
-            os.close(fd)
-
-    def discard(self) -> None:
-        self.close()
-        with suppress(FileNotFoundError):
-            os.unlink(self.path)
-
-
-def _mode_of(path: Path) -> int | None:
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    if not stat.S_ISREG(status.st_mode):
-        raise FileExistsError(errno.EEXIST, "Is not a regular file", str(path))
-    return stat.S_IMODE(status.st_mode) & 0o777
+        super().restart()
 
 
 async def to_file(
@@ -124,15 +75,14 @@ async def to_file(
     starts again. `find_check` is called before the request and may replace it. OSError when the
     file cannot be written, BadContentError for other content.
     """
-    file = _PartialFile(destination)
-    await trio.to_thread.run_sync(file.open)
+    file = await trio.to_thread.run_sync(_CheckedFile, destination)
     try:
         if find_check is not None:
             request, file.check = await find_check()
         with http.parsing(request, options, None):
             await _fill(http, request, file, options, progress)
             await file.check.finish()
-        await trio.to_thread.run_sync(file.finish)
+        await trio.to_thread.run_sync(partial(file.finish, synced=True))
     except BaseException:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(file.discard)
@@ -143,7 +93,7 @@ async def to_file(
 async def _fill(
     http: HttpClient,
     request: Request,
-    file: _PartialFile,
+    file: _CheckedFile,
     options: PortalOptions,
     progress: Progress | None,
 ) -> None:
@@ -182,7 +132,7 @@ async def _fill(
 
 async def _copy(
     answer: StreamingResponse,
-    file: _PartialFile,
+    file: _CheckedFile,
     total: int | None,
     progress: Progress | None,
 ) -> None:
@@ -195,7 +145,7 @@ async def _copy(
 
 
 async def _position(
-    file: _PartialFile, answer: StreamingResponse, asked: str
+    file: _CheckedFile, answer: StreamingResponse, asked: str
 ) -> tuple[str, int | None]:
     """Restart the file unless the answer is the rest of it.
 
