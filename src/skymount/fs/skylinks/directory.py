@@ -11,7 +11,7 @@ import trio
 
 from skymount.content.fetch.reader import ContentFile, ContentReader
 from skymount.errors import MalformedError, NotFoundError
-from skymount.fs.inode_space import DIRECTORY_INODES, PATHS
+from skymount.fs.inode_space import DIRECTORY_INODES, PATHS, ROOT
 from skymount.fs.skylinks import xattrs
 from skymount.fs.skylinks.lookup_budget import LookupBudget
 from skymount.fs.skylinks.mounted_name import MountedName, TreeVersion
@@ -79,6 +79,16 @@ class SkylinksDirectory(Subtree):
         if index and tree is not None and index < len(tree):
             path += b"/" + tree.listing.path(index)
         return path
+
+    def parent(self, inode: int) -> int:
+        if inode == self._root:
+            return ROOT
+        version, index = self._table.node_of(inode)
+        if index == 0:
+            return self._root
+        tree = version.tree
+        assert tree is not None  # as it is open
+        return version.inode(tree.listing.parents[index])
 
     async def lookup(self, parent: int, name: bytes) -> InodeAttributes:
         if parent == self._root:
