@@ -52,12 +52,32 @@ def warn(text: str) -> None:
 
 
 def is_stream(destination: str | None) -> bool:
-    """Whether it is standard output, or a device or pipe: nothing is there that could be lost."""
+    """Whether it is written to as it is: standard output, a device, a pipe, or a descriptor of this
+    process by its name, such as ``/dev/stdout``, whatever that leads to.
+    """
+    if destination == "-" or _own_descriptor(destination or "") is not None:
+        return True
     try:
         mode = os.stat(destination or "").st_mode
     except OSError:
-        return destination == "-"
-    return destination == "-" or stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
+        return False
+    return stat.S_ISCHR(mode) or stat.S_ISFIFO(mode) or stat.S_ISBLK(mode)
+
+
+_LINKS = 40  # one behind the other, as the kernel follows them
+
+
+def _own_descriptor(path: str) -> int | None:
+    """Return N of ``/dev/fd/N`` and what leads there; None for any other path."""
+    for _ in range(_LINKS):
+        parent, name = os.path.split(path)
+        if name.isdecimal() and os.path.realpath(parent) == f"/proc/{os.getpid()}/fd":
+            return int(name)
+        try:
+            path = os.path.join(parent, os.readlink(path))
+        except OSError:
+            return None
+    return None
 
 
 @asynccontextmanager
@@ -67,6 +87,10 @@ async def open_stream(destination: str) -> AsyncIterator[int]:
 
     if destination == "-":
         yield standard_output().fileno()
+        return
+    descriptor = _own_descriptor(destination)
+    if descriptor is not None:  # opened anew it would begin at its start
+        yield descriptor
         return
     flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY
     found = await trio.to_thread.run_sync(os.open, destination, flags, abandon_on_cancel=True)

@@ -74,6 +74,18 @@ def test_init_leaves_a_file_alone(sandbox: Sandbox) -> None:
     assert tomllib.loads(file.read_text()) == {"portals": [PORTAL]}
 
 
+def test_init_writes_through_a_link(sandbox: Sandbox) -> None:
+    """As people have them who keep their configuration elsewhere."""
+    kept = sandbox.root / "kept.toml"
+    kept.write_text("# mine")
+    link = sandbox.root / "link.toml"
+    link.symlink_to(kept)
+    sandbox.fail("config", "init", "--config", link)
+    sandbox.succeed("config", "init", "--portal", PORTAL, "--force", "--config", link)
+    assert link.is_symlink()
+    assert PORTAL in kept.read_text()
+
+
 def test_init_replaces_files_alone(sandbox: Sandbox) -> None:
     """Nor is --force proposed, which does not replace it either."""
     os.mkfifo(sandbox.root / "pipe")

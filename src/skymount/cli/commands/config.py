@@ -87,6 +87,7 @@ def init(portals: tuple[str, ...], dialect: str | None, force: bool, file: str |
         raise click.ClickException(
             f"{path}: it exists already; edit it, or replace it with --force"
         )
+    path = Path(os.path.realpath(path))  # of a link, the file that it leads to
     file_permissions.make_directory(path.parent)
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     atomic_file.replace(path, content, temporary=aside, force=force)

@@ -85,7 +85,7 @@ def download(
     from skymount.cli.session import run_with_client
     from skymount.portal.verify_policy import Verified
 
-    check_destination(destination, as_json)
+    check_destination(destination, as_json, force=force)
     link = ParsedLink.parse(name if name[:4].lower() == "hns:" else HNS + name)
     domain, path = str(link.root), link.path.decode("utf-8", "surrogateescape")
     shown = f"{domain}/{path}".rstrip("/")

@@ -186,16 +186,46 @@ def test_what_exists_is_refused(box: Sandbox, work: Path, site: str) -> None:
     assert found(work) == {"index.html": b"hello"}
 
 
-def test_a_link_is_replaced_and_not_followed(box: Sandbox, work: Path, site: str) -> None:
+@pytest.mark.parametrize("archive", [[], ["--archive", "tar"]])
+def test_a_link_is_written_through(box: Sandbox, work: Path, site: str, archive: list[str]) -> None:
+    """As by the shell, with --force; the link stays."""
+    (work / "target").write_text("mine")
+    (work / "link").symlink_to("target")
+    (work / "dangling").symlink_to("nowhere")
+    for name, target in (("link", "target"), ("dangling", "nowhere")):
+        link = site if archive else f"{site}/index.html"
+        assert "exists already" in box.fail("download", *archive, link, name, cwd=work)
+        assert (work / "target").read_text() == "mine" or name == "dangling"
+        assert not (work / "nowhere").exists()
+        box.skymount("download", "--force", *archive, link, name, cwd=work)
+        assert (work / name).is_symlink()
+        assert b"hello" in (work / target).read_bytes()
+
+
+def test_a_link_with_the_name_in_the_link(box: Sandbox, work: Path, site: str) -> None:
     (work / "target").write_text("mine")
     (work / "index.html").symlink_to("target")
-    (work / "dangling").symlink_to("nowhere")
-    box.fail("download", f"{site}/index.html", cwd=work)
-    box.fail("download", f"{site}/index.html", "dangling", cwd=work)
     box.succeed("download", "--force", f"{site}/index.html", cwd=work)
-    assert (work / "target").read_text() == "mine"
-    assert not (work / "index.html").is_symlink()
-    assert not (work / "nowhere").exists()
+    assert (work / "index.html").is_symlink()
+    assert (work / "target").read_text() == "hello"
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "link"])
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_standard_output_by_a_name(
+    box: Sandbox, work: Path, site: str, name: str, force: list[str]
+) -> None:
+    """A file, which is added to where it is; /dev/stdout is a symbolic link, and stays one."""
+    (work / "link").symlink_to("/dev/stdout")
+    with (work / "out").open("ab") as out:
+        out.write(b"before\n")
+        out.flush()
+        command = [*SKYMOUNT, "download", *force, f"{site}/index.html", name]
+        done = subprocess.run(command, cwd=work, env=box.env, stdout=out, timeout=60, check=False)
+    assert done.returncode == 0
+    assert (work / "out").read_bytes() == b"before\nhello"
+    assert os.path.islink("/dev/stdout")
+    assert os.readlink("/dev/stdout") == "/proc/self/fd/1"
 
 
 @pytest.mark.parametrize("more", [[], ["--force"], ["--archive", "tar"]])

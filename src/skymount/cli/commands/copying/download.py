@@ -60,10 +60,11 @@ def download(
     """Save the file or directory at LINK as DEST.
 
     A file is saved as DEST, or into DEST if that is a directory, or written to DEST if that is '-'
-    (stdout), a device or a pipe. A directory becomes DEST, or is added to DEST if that exists.
-    Files appear once all of them are complete, and none appears that fails verification. A warning
-    names what cannot be verified; --json has it as `verified`: "yes", "partly" or "no". Content
-    that mounts keep on disk is read without a portal.
+    (stdout), a device or a pipe. If DEST is a symbolic link, --force replaces the file that it
+    leads to. A directory becomes DEST, or is added to DEST if that exists. Files appear once all
+    of them are complete, and none appears that fails verification. A warning names what cannot be
+    verified; --json has it as `verified`: "yes", "partly" or "no". Content that mounts keep on disk
+    is read without a portal.
 
     Without DEST the name is the last one in LINK, or else the name that the upload chose, in the
     working directory. The skylink is the name instead if that one begins with a dash, holds control
@@ -80,7 +81,7 @@ def download(
     from skymount.cli.link_target import ParsedLink
     from skymount.cli.session import run_with_content
 
-    check_destination(destination, as_json)
+    check_destination(destination, as_json, force=force)
     parsed = ParsedLink.parse(link)
     fetch = partial(_archive, kind=archive) if archive else _save
     with interruption(unsaved(destination)), progress() as report:
@@ -102,12 +103,16 @@ def download(
         raise click.ClickException(f"{counted(saved.left_out, 'file')} cannot be saved, see above")
 
 
-def check_destination(destination: str | None, as_json: bool) -> None:
-    """Refuse an empty DEST, and stdout for two things."""
+def check_destination(destination: str | None, as_json: bool, *, force: bool) -> None:
+    """Refuse an empty DEST, stdout for two things, and a disk without `force`."""
     if destination == "":
         raise click.UsageError("DEST is empty")
     if destination == "-" and as_json:
         raise click.UsageError("--json and the content cannot both go to stdout")
+    if destination is not None and not force and Path(destination).is_block_device():
+        raise click.ClickException(
+            f"{escape(destination)}: it is a disk; use --force to write to it"
+        )
 
 
 def unsaved(destination: str | None) -> str:
@@ -177,6 +182,9 @@ def file_destination(
             f"{escape(path)}: it exists already, and the upload chose that name; "
             "to replace it name it as DEST, with --force"
         )
+    if chosen and force and os.path.islink(path):
+        path = os.path.realpath(path)
+        parent, name = os.path.split(path)
     check_free(path, os.fsencode(path), force=force)
     return parent, name
 
