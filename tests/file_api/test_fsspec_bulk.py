@@ -237,6 +237,8 @@ def test_get_of_a_single_file(fs: SkylinkFileSystem, fake: FakePortal, tmp_path:
     assert (tmp_path / "copy").read_bytes() == b"only"
     assert fs.ls(single.name) == [fs.info(single.name)]
     assert fs.find(f"skylink://{single.name}") == [single.name]
+    assert fs.info(single.name)["filename"] == "site"
+    assert fs.info(single.name)["name"] == single.name
     (tmp_path / "into").mkdir()
     for number, (source, target, options) in enumerate(
         [

@@ -40,8 +40,10 @@ def test_pandas(fs: SkylinkFileSystem, portal: str, tmp_path: Path) -> None:
     link = fs.put(tmp_path / "f.parquet")
     read = pd.read_parquet(link, storage_options=options, columns=["n"])
     pd.testing.assert_frame_equal(read, frame[["n"]])
-    with pytest.raises(OSError, match="never changes"):
-        frame.to_csv(f"{link}/new.csv", storage_options=options)
+    for to, name in ((frame.to_csv, "new.csv"), (frame.to_json, "d/x"), (frame.to_parquet, "p")):
+        with pytest.raises(OSError, match="never changes") as caught:
+            to(f"{link}/{name}", storage_options=options)
+        assert caught.value.filename == f"{link}/{name}"
 
 
 def test_pyarrow(fs: SkylinkFileSystem, tmp_path: Path) -> None:

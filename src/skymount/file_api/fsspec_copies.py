@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.implementations.local import LocalFileSystem, make_path_posix, trailing_sep
@@ -196,6 +196,10 @@ class CopyOperations(BulkOperations):
 
     # Uploads
 
+    def _refuse(self, path: Any, *args: Any, **kwargs: Any) -> NoReturn:
+        shown = path if isinstance(path, str | os.PathLike) else next(iter(path), "")
+        raise no_change(self.unstrip_protocol(self._strip_protocol(shown)))
+
     def put(
         self,
         lpath: Any,
@@ -216,7 +220,7 @@ class CopyOperations(BulkOperations):
         directory, unless `follow_outside`. `skip_special` goes on without what cannot be uploaded.
         """
         if self.protocol != SKYLINK or self._strip_protocol(rpath):
-            raise no_change(rpath or f"{self.protocol}://")
+            self._refuse(rpath)
         if maxdepth is not None and maxdepth < 1:
             raise ValueError("maxdepth must be at least 1")
         is_one = isinstance(lpath, str | os.PathLike)
