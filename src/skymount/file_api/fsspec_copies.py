@@ -239,6 +239,8 @@ class CopyOperations(BulkOperations):
         skylink = upload(self.files, body, lpath, partial(_report, callback))
         return f"{SKYLINK}://{skylink}" + (f"/{Path(given[0]).name}" if is_file else "")
 
+    upload = put
+
 
 def _directory_name(given: Sequence[str], *, is_one: bool) -> str:
     """Return what the new directory is called: as what is uploaded, or as what all of it is in."""

@@ -2,7 +2,8 @@
 
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from skymount.upload_selection.folder_walk import select
 from skymount.upload_selection.own_state import refuse_secret
 from skymount.upload_selection.selection import (
     LeftOut,
+    NamedSecretError,
     Selection,
     SelectionRules,
     UnusableFilesError,
@@ -27,6 +29,14 @@ from skymount.upload_selection.selection import (
 from skymount.wire.skylink import Skylink
 
 log = logging.getLogger(__name__)
+
+
+@contextmanager
+def _advising() -> Iterator[None]:
+    try:
+        yield
+    except NamedSecretError as error:
+        raise MalformedError(f"{error}; it is uploaded with take_all=True only") from None
 
 
 class Choice:
@@ -42,7 +52,8 @@ class Choice:
     def add_file(self, path: Path, name: str) -> None:
         """Take a file that was named itself."""
         if not self._rules.take_all:
-            refuse_secret(path)
+            with _advising():
+                refuse_secret(path)
         self._add(name, UploadSource.of_path(path, name))
 
     def add_directory(
@@ -53,7 +64,8 @@ class Choice:
     ) -> None:
         """Take of a directory what is wanted; `placed` returns (path in it, name) of all."""
         try:
-            found = select(path, self._rules, is_wanted=is_wanted)
+            with _advising():
+                found = select(path, self._rules, is_wanted=is_wanted)
         except UnusableFilesError as error:
             self._unusable += error.files
             return
@@ -73,7 +85,8 @@ class Choice:
     def body(self, directory: str, origin: object) -> UploadBody:
         """Prepare the upload, as a directory if that has a name; errors name the origin."""
         if self._unusable:
-            raise UnusableFilesError(self._unusable)
+            advice = "skip_special=True goes on without it"
+            raise MalformedError(f"nothing is uploaded: {listed(self._unusable)}; {advice}")
         if not self._sources:
             but = f" but what is left out: {listed(self._left_out)}" if self._left_out else ""
             raise MalformedError(f"{origin}: there is no file to upload{but}")
