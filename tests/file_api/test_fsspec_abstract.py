@@ -1,7 +1,4 @@
-"""fsspec's own tests of file systems, as far as a file system has them that never changes.
-
-Those of `copy`, `pipe` and `put`, and that of exclusive creation, are about changes.
-"""
+"""fsspec's own tests of file systems, as far as a file system has them that never changes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +6,25 @@ from typing import Any
 
 import pytest
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.tests import abstract
 from fsspec.tests.abstract import AbstractFixtures, AbstractGetTests
 
 from skymount.file_api.fsspec_filesystem import SkylinkFileSystem
+
+NOT_APPLICABLE = {
+    "AbstractCopyTests": "they copy within a file system, into directories that they make",
+    "AbstractOpenTests": "it creates a file, and then not another one in its place",
+    "AbstractPipeTests": "it writes into a file twice",
+    "AbstractPutTests": "they write into one target again and again, and remove what they wrote; "
+    "test_fsspec_put.py compares what is copied where with fsspec's local file system, and with "
+    "the table of patterns of these tests",
+}
+
+
+def test_no_test_of_fsspec_is_forgotten() -> None:
+    """A new release of fsspec may have more of them."""
+    found = {name for name in vars(abstract) if name.endswith("Tests")}
+    assert found == {"AbstractGetTests", *NOT_APPLICABLE}
 
 
 class UploadedFileSystem(SkylinkFileSystem):

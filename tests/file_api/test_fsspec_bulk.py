@@ -1,12 +1,9 @@
 """Reads and copies of many files, and uploads."""
 
-import errno
 import io
 import os
 import stat
 import threading
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import fsspec
@@ -23,11 +20,6 @@ from tests.file_api.conftest import FILES
 @pytest.fixture
 def fs(fake: FakePortal) -> SkylinkFileSystem:
     return fsspec.filesystem("skylink", portals=fake.url)
-
-
-@pytest.fixture
-def real(portal: str) -> SkylinkFileSystem:
-    return fsspec.filesystem("skylink", portals=portal)
 
 
 def test_cat(fs: SkylinkFileSystem, site: FakeSkyfile) -> None:
@@ -245,6 +237,8 @@ def test_get_of_a_single_file(fs: SkylinkFileSystem, fake: FakePortal, tmp_path:
     assert (tmp_path / "copy").read_bytes() == b"only"
     assert fs.ls(single.name) == [fs.info(single.name)]
     assert fs.find(f"skylink://{single.name}") == [single.name]
+    assert fs.info(single.name)["filename"] == "site"
+    assert fs.info(single.name)["name"] == single.name
     (tmp_path / "into").mkdir()
     for number, (source, target, options) in enumerate(
         [
@@ -379,79 +373,3 @@ def test_errors_of_get_name_the_local_file(
         with pytest.raises(OSError, match=r"No such file|too long") as caught:
             fs.get(f"{site.name}/a.csv", wrong)
         assert caught.value.filename == wrong
-
-
-def test_put(real: SkylinkFileSystem, tree: Callable[..., Path]) -> None:
-    """P12: `put` returns the link of the new skylink."""
-    told = Callback()
-    link = real.put(tree(FILES), recursive=True, callback=told)
-    assert link.startswith("skylink://")
-    assert real.cat(link, recursive=True) == {
-        f"{link.removeprefix('skylink://')}/{name}": data for name, data in FILES.items()
-    }
-    assert told.size == told.value > sum(map(len, FILES.values()))
-    assert real.upload(str(tree(FILES)), "skylink://", recursive=True) == link
-    single = real.put(str(tree(FILES) / "a.csv"))
-    assert real.cat(single) == FILES["a.csv"]
-
-
-def test_put_leaves_out_what_is_hardly_meant(
-    real: SkylinkFileSystem, tree: Callable[..., Path]
-) -> None:
-    """P12: what `skymount upload` leaves out is left out with a warning."""
-    secret = b"-----BEGIN OPENSSH PRIVATE KEY-----\n"
-    files = {"a": b"1", ".env": b"S=1", ".ssh/config": b"x", "id_rsa": secret, "no.log": b"x"}
-    directory = tree(files | {".skymountignore": b"*.log\n"})
-    (directory / "empty").mkdir()
-    with pytest.warns(UserWarning, match="left out|empty") as told:
-        link = real.put(directory, recursive=True)
-    assert real.ls(link, detail=False) == [f"{link.removeprefix('skylink://')}/a"]
-    texts = [str(each.message) for each in told]
-    reasons = {".env": "secrets, by its name", ".ssh": "secrets, by its name"}
-    named = [f"{directory}/{name}: {reason}" for name, reason in reasons.items()]
-    named.append(f"{directory}/id_rsa: a private key; take_all=True takes it along")
-    assert texts[0] == f"left out: {'; '.join(named)}"
-    assert "empty, and not part of the upload" in texts[1]
-    assert {each.filename for each in told} == {__file__}
-    (directory / "empty").rmdir()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        link = real.put(directory, recursive=True, take_all=True)
-    assert len(real.find(link)) == 5
-
-
-def test_put_and_links(real: SkylinkFileSystem, tree: Callable[..., Path]) -> None:
-    """P12: what links lead to outside is left out, what cannot be uploaded is an error."""
-    directory = tree({"a": b"1"})
-    (directory.parent / "outside").write_bytes(b"2")
-    (directory / "link").symlink_to("../outside")
-    with pytest.warns(UserWarning, match=r"outside; follow_outside=True takes it along"):
-        assert len(real.find(real.put(directory, recursive=True))) == 1
-    (directory / "gone").symlink_to("absent")
-    with pytest.raises(ValueError, match="gone: a link to nothing"):
-        real.put(directory, recursive=True, follow_outside=True)
-    with pytest.warns(UserWarning, match="gone: a link to nothing"):
-        link = real.put(directory, recursive=True, follow_outside=True, skip_special=True)
-    assert len(real.find(link)) == 2
-
-
-def test_what_cannot_be_put(
-    real: SkylinkFileSystem, fs: SkylinkFileSystem, fake: FakePortal, tree: Callable[..., Path]
-) -> None:
-    directory = tree({"a": b"1"})
-    with pytest.raises(FileNotFoundError, match="nothing"):
-        real.put(directory / "nothing")
-    with pytest.raises(IsADirectoryError, match="recursive=True"):
-        real.put(directory)
-    with pytest.raises(TypeError):
-        real.put([str(directory)], recursive=True)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="maxdepth"):
-        real.put(directory, recursive=True, maxdepth=1)
-    with pytest.raises(TypeError):
-        real.put(directory, recursive=True, takeall=True)  # type: ignore[call-arg]
-    with pytest.raises(OSError, match="never changes") as caught:
-        real.put(directory, "skylink://somewhere", recursive=True)
-    assert caught.value.errno == errno.EROFS
-    fake.fault(faults.status(507, "full"))
-    with pytest.raises(OSError, match="full"):
-        fs.put(directory, recursive=True)

@@ -37,6 +37,7 @@ def test_what_is_there(fs: SkylinkFileSystem, site: FakeSkyfile) -> None:
         "name": f"{root}/d/b.txt",
         "size": 13,
         "type": "file",
+        "filename": "b.txt",
         "mode": 0o100444,
         "content_type": "text/plain",
         "skylink": root,
@@ -239,6 +240,7 @@ def test_nothing_can_be_changed(fs: SkylinkFileSystem, site: FakeSkyfile, tmp_pa
         with pytest.raises(OSError, match="never changes") as caught:
             change()
         assert caught.value.errno == errno.EROFS
+        assert str(caught.value.filename).startswith(f"skylink://{path}")
     with pytest.raises(ValueError, match="invalid mode"):
         fs.open(path, "q")
 

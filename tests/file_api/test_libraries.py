@@ -22,7 +22,10 @@ def fs(portal: str) -> SkylinkFileSystem:
 
 
 def test_pandas(fs: SkylinkFileSystem, portal: str, tmp_path: Path) -> None:
-    """P9: `read_csv` and `read_parquet` take a link, with the options as `storage_options`."""
+    """P9, P12: `read_csv` and `read_parquet` take a link, with the options as `storage_options`.
+
+    The name at the end of what `put` returns says the compression.
+    """
     import pandas as pd
 
     frame = pd.DataFrame({"n": range(10_000), "name": [f"row {n}" for n in range(10_000)]})
@@ -31,14 +34,16 @@ def test_pandas(fs: SkylinkFileSystem, portal: str, tmp_path: Path) -> None:
     frame.to_parquet(tmp_path / "f.parquet")
     options = {"portals": portal}
     for name in ("f.csv", "f.csv.gz"):
-        link = fs.put(tmp_path / name) + f"/{name}"
+        link = fs.put(tmp_path / name)
         read = pd.read_csv(link, storage_options=options)
         pd.testing.assert_frame_equal(read, frame)
     link = fs.put(tmp_path / "f.parquet")
     read = pd.read_parquet(link, storage_options=options, columns=["n"])
     pd.testing.assert_frame_equal(read, frame[["n"]])
-    with pytest.raises(OSError, match="never changes"):
-        frame.to_csv(f"{link}/new.csv", storage_options=options)
+    for to, name in ((frame.to_csv, "new.csv"), (frame.to_json, "d/x"), (frame.to_parquet, "p")):
+        with pytest.raises(OSError, match="never changes") as caught:
+            to(f"{link}/{name}", storage_options=options)
+        assert caught.value.filename == f"{link}/{name}"
 
 
 def test_pyarrow(fs: SkylinkFileSystem, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import os
 import pickle
 import stat
 import subprocess
@@ -15,7 +16,15 @@ from skymount.errors import PortalError
 from skymount.file_api.sessions import SESSIONS
 from tests.fakes import portal as faults
 from tests.fakes.portal import FakePortal
-from tests.fakes.skyfiles import FakeSkyfile, noise, of_files, plain, resolver
+from tests.fakes.skyfiles import (
+    FakeSkyfile,
+    describe,
+    noise,
+    of_files,
+    of_metadata,
+    plain,
+    resolver,
+)
 from tests.file_api.conftest import FILES
 
 
@@ -55,8 +64,29 @@ def test_a_skylink_of_one_file_is_that_file(fake: FakePortal) -> None:
         path.iterdir()
 
 
+def test_the_name_of_a_single_file(fake: FakePortal) -> None:
+    """P1: a link without a path has the name of its file."""
+    name = "tides 1.csv.gz"
+    single = of_metadata(describe({name: b"only"}, name), b"only")
+    fake.add(single)
+    for path in (skymount.Path(single.name), skymount.Path(single.name) / name):
+        assert (path.name, path.stem) == (name, "tides 1.csv")
+        assert (path.suffix, path.suffixes) == (".gz", [".csv", ".gz"])
+    assert not fake.asked(of_files({"other": b""}).name)
+    absent = skymount.Path(of_files({"other": b""}).name)
+    with pytest.raises(FileNotFoundError):
+        _ = absent.name
+    assert (absent / "x.csv").suffix == ".csv"  # nothing is asked for where the path says it
+    several = of_files(FILES)
+    fake.add(several)
+    assert (skymount.Path(several.name).name, skymount.Path(several.name).suffixes) == ("", [])
+
+
 def test_modes_and_arguments_are_those_of_open(site: FakeSkyfile) -> None:
     link = f"{site.name}/d/b.txt"
+    for mode in ("r", "rt", "tr", "rb", "br"):
+        with skymount.open(link, mode) as file, open(os.devnull, mode) as other:
+            assert file.mode == other.mode
     with skymount.open(link, "r", encoding="utf-8") as file:
         assert file.readlines() == ["one\n", "two\n", "three"]
     with skymount.open(link, "rt", newline="\n", buffering=1) as file:

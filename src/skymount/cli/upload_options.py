@@ -8,7 +8,12 @@ import click
 
 from skymount.cli.output import escape, warn
 from skymount.errors import MalformedError
-from skymount.upload_selection.selection import SelectionRules, UnusableFilesError, options
+from skymount.upload_selection.selection import (
+    NamedSecretError,
+    SelectionRules,
+    UnusableFilesError,
+    options,
+)
 
 if TYPE_CHECKING:
     from skymount.portal.client.upload import UploadBody
@@ -38,6 +43,8 @@ def prepared(
     for path in paths:
         try:
             bodies.append(UploadBody.of_path(path, name=name, query=tuple(query), rules=rules))
+        except NamedSecretError as error:
+            raise MalformedError(f"{error}; it is uploaded with --all only") from None
         except UnusableFilesError as error:
             unusable += error.files
     if len(unusable) == 1:

@@ -83,7 +83,11 @@ class Entry:
             "verified": self.verified.value,
         }
         if not self.is_directory:
-            common |= {"mode": self.file.mode, "content_type": self.file.content_type}
+            common |= {
+                "filename": self.name,
+                "mode": self.file.mode,
+                "content_type": self.file.content_type,
+            }
         return common
 
     def children(self) -> Iterator["Entry"]:

@@ -1,16 +1,17 @@
 """Copies of the file systems of fsspec: `get` to this machine, and `put`, which uploads."""
 
 import os
+import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from fsspec.callbacks import DEFAULT_CALLBACK
-from fsspec.implementations.local import make_path_posix, trailing_sep
+from fsspec.implementations.local import LocalFileSystem, make_path_posix, trailing_sep
 from fsspec.utils import common_prefix, isfilelike
 
 from skymount.file_api.entry import Entry
@@ -18,7 +19,8 @@ from skymount.file_api.fsspec_bulk import BulkOperations
 from skymount.file_api.location import SKYLINK
 from skymount.file_api.open_file import OpenFile
 from skymount.file_api.os_errors import no_change, os_error
-from skymount.file_api.uploading import upload
+from skymount.file_api.uploading import Choice, upload
+from skymount.portal.client.upload_source import checked_name
 from skymount.storage.atomic_file import Replacement
 from skymount.upload_selection.selection import SelectionRules
 
@@ -194,10 +196,14 @@ class CopyOperations(BulkOperations):
 
     # Uploads
 
+    def _refuse(self, path: Any, *args: Any, **kwargs: Any) -> NoReturn:
+        shown = path if isinstance(path, str | os.PathLike) else next(iter(path), "")
+        raise no_change(self.unstrip_protocol(self._strip_protocol(shown)))
+
     def put(
         self,
-        lpath: str | os.PathLike[str],
-        rpath: str = "",
+        lpath: Any,
+        rpath: Any = "",
         recursive: bool = False,
         callback: Any = DEFAULT_CALLBACK,
         maxdepth: int | None = None,
@@ -206,28 +212,110 @@ class CopyOperations(BulkOperations):
         follow_outside: bool = False,
         skip_special: bool = False,
     ) -> str:
-        """Upload a file, or with `recursive` a directory; return its link, ``skylink://…``.
+        """Upload a file, or with `recursive` a directory; return the link, ``skylink://…``.
 
-        That is always a new skylink, so `rpath` stays empty. What `skymount upload` leaves out is
+        Of a pattern or a list there is a directory, in which names follow the copy rules of fsspec.
+        It is always a new skylink, so `rpath` stays empty. What `skymount upload` leaves out is
         left out with a warning, unless `take_all`; so is what links lead to outside of the
         directory, unless `follow_outside`. `skip_special` goes on without what cannot be uploaded.
         """
         if self.protocol != SKYLINK or self._strip_protocol(rpath):
-            raise no_change(rpath or f"{self.protocol}://")
-        if maxdepth is not None:
-            raise ValueError("maxdepth: put uploads a whole directory, or nothing of it")
-        if not isinstance(lpath, str | os.PathLike):
-            raise TypeError("put uploads one file or one directory: name its path")
-        path = Path(lpath).expanduser()
-        if not path.exists():
-            raise os_error(2, path)
-        if path.is_dir() and not recursive:
-            raise IsADirectoryError(*os_error(21, path, "add recursive=True").args, str(path))
+            self._refuse(rpath)
+        if maxdepth is not None and maxdepth < 1:
+            raise ValueError("maxdepth must be at least 1")
+        is_one = isinstance(lpath, str | os.PathLike)
+        given = [os.path.expanduser(each) for each in ([lpath] if is_one else lpath)]
         rules = SelectionRules(
             take_all=take_all, follow_outside=follow_outside, skip_special=skip_special
         )
-        skylink = upload(self.files, path, rules, partial(_report, callback))
-        return f"{SKYLINK}://{skylink}"
+        if not given or "" in given:
+            raise ValueError("lpath is empty")
+        choice = Choice(rules)
+        into = Destination("", is_directory=not is_one, has_many=not is_one)
+        for each in given:
+            _choose(choice, each, into, recursive, maxdepth)
+        is_file = is_one and Path(given[0]).is_file()
+        body = choice.body("" if is_file else _directory_name(given, is_one=is_one), lpath)
+        skylink = upload(self.files, body, lpath, partial(_report, callback))
+        return f"{SKYLINK}://{skylink}" + (f"/{Path(given[0]).name}" if is_file else "")
+
+    upload = put
+
+
+def _directory_name(given: Sequence[str], *, is_one: bool) -> str:
+    """Return what the new directory is called: as what is uploaded, or as what all of it is in."""
+    if is_one and os.path.isdir(given[0]):
+        top = given[0]
+    else:
+        above = [os.path.abspath(_fixed(each) or os.path.dirname(each)) for each in given]
+        top = os.path.commonpath(above)
+    return checked_name(Path(top).resolve().name or "root")
+
+
+def _fixed(pattern: str) -> str:
+    """Return the directory above the first part that is a pattern; empty when none is."""
+    found = re.search(r"[*?[]", pattern)
+    if found is None or os.path.exists(pattern):
+        return ""
+    return os.path.dirname(pattern[: found.start()]) or "."
+
+
+def _choose(
+    choice: Choice, given: str, into: Destination, recursive: bool, maxdepth: int | None
+) -> None:
+    """Take what a local path or pattern means."""
+    path = Path(given)
+    if path.is_dir():
+        if not recursive:
+            raise IsADirectoryError(*os_error(21, path, "add recursive=True").args, given)
+        name = os.path.basename(os.path.abspath(given))
+        placed = partial(into.of_directory, given, name, "")
+        wanted = None if maxdepth is None else _wanted(set(), {""}, maxdepth)
+        choice.add_directory(path, placed, wanted)
+    elif _fixed(given):
+        _choose_matches(choice, given, into, recursive, maxdepth)
+    else:
+        choice.add_file(path, path.name)
+
+
+def _choose_matches(
+    choice: Choice, pattern: str, into: Destination, recursive: bool, maxdepth: int | None
+) -> None:
+    """Take what matches a pattern, of the directory above the first part that is one."""
+    directory = _fixed(pattern)
+    found = LocalFileSystem().glob(make_path_posix(pattern), maxdepth=maxdepth)
+    names = {os.path.relpath(each, directory): os.path.isdir(each) for each in found}
+    files = {name for name, is_directory in names.items() if not is_directory}
+    below = {"" if name == "." else name for name in names.keys() - files}
+    if not found:
+        raise os_error(2, pattern)
+    if not recursive and not files:
+        raise IsADirectoryError(*os_error(21, pattern, "add recursive=True").args, pattern)
+
+    def placed(paths: list[str]) -> list[tuple[str, str]]:
+        tops = below if recursive and maxdepth is None else ()
+        return into.of_pattern(sorted({*paths, *tops}), recursive=recursive)
+
+    depth = None if maxdepth is None else maxdepth - 1
+    wanted = _wanted(files, below if recursive else set(), depth)
+    choice.add_directory(Path(directory), placed, wanted)
+
+
+def _wanted(files: Set[str], directories: Set[str], maxdepth: int | None) -> Callable[[str], bool]:
+    """Return what tells these files, what is in these directories, and all on the way there."""
+    above = {
+        path[:at] for path in files | directories for at, each in enumerate(path) if each == "/"
+    }
+    named = files | directories | above
+
+    def is_wanted(path: str) -> bool:
+        if path in named:
+            return True
+        steps = path.split("/")
+        first = 0 if maxdepth is None else max(0, len(steps) - maxdepth)
+        return any("/".join(steps[:depth]) in directories for depth in range(first, len(steps)))
+
+    return is_wanted
 
 
 def _save(file: OpenFile, into: Any, callback: Any) -> None:

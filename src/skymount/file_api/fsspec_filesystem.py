@@ -1,7 +1,6 @@
 """The file systems ``skylink`` and ``skyhns`` of fsspec, which find them by their entry points."""
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, NoReturn
@@ -208,11 +207,13 @@ class SkylinkFileSystem(CopyOperations):
 
     # What would change something
 
-    def _refuse(self, path: Any, *args: Any, **kwargs: Any) -> NoReturn:
-        shown = path if isinstance(path, str | os.PathLike) else next(iter(path), "")
-        raise no_change(self.unstrip_protocol(self._strip_protocol(shown)))
+    rmdir = touch = pipe_file = rm_file = _rm = rm = CopyOperations._refuse
 
-    mkdir = makedirs = rmdir = touch = pipe_file = rm_file = _rm = rm = _refuse
+    def mkdir(self, path: str, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse by the error that fsspec passes over until it opens the file to write."""
+        raise PermissionError(*no_change("").args, self.unstrip_protocol(path))
+
+    makedirs = mkdir
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> NoReturn:
         self._refuse(path2)

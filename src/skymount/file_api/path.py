@@ -84,19 +84,27 @@ class Path:
 
     @property
     def name(self) -> str:
-        return self._pure.name
+        """The last name; a skylink without a path is asked for: it may be a single file."""
+        return self._named.name
 
     @property
     def stem(self) -> str:
-        return self._pure.stem
+        return self._named.stem
 
     @property
     def suffix(self) -> str:
-        return self._pure.suffix
+        return self._named.suffix
 
     @property
     def suffixes(self) -> list[str]:
-        return self._pure.suffixes
+        return self._named.suffixes
+
+    @property
+    def _named(self) -> PurePosixPath:
+        if self._location.names:
+            return self._pure
+        entry = self._entry()
+        return self._pure / entry.name if entry.is_whole else self._pure
 
     @property
     def parent(self) -> "Path":

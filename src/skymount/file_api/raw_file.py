@@ -107,4 +107,7 @@ def opened(
     buffered = io.BufferedReader(raw, buffering if buffering > 1 else BUFFER)
     if not is_text:
         return buffered
-    return io.TextIOWrapper(buffered, encoding, errors, newline, line_buffering=buffering == 1)
+    is_lines = buffering == 1
+    text: Any = io.TextIOWrapper(buffered, encoding, errors, newline, line_buffering=is_lines)
+    text.mode = mode
+    return cast("IO[str]", text)

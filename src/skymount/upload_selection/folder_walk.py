@@ -6,6 +6,7 @@ Everything is named: what is left out with its reason, and what cannot be upload
 import errno
 import os
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from io import FileIO
@@ -47,15 +48,21 @@ _NO_FILES = {
 _REPLACED = "another one is in its place now"
 
 
-def select(folder: Path, rules: SelectionRules, *, limit: int = NAMES_LIMIT) -> Selection:
-    """Settle what is uploaded of a folder.
+def select(
+    folder: Path,
+    rules: SelectionRules,
+    *,
+    limit: int = NAMES_LIMIT,
+    is_wanted: Callable[[str], bool] | None = None,
+) -> Selection:
+    """Settle what is uploaded of a folder; `is_wanted` is asked for each path below it first.
 
     UnusableFilesError names all that cannot be uploaded; MalformedError for an ignore file that
     cannot be used, for skymount's own state, and beyond the limits; OSError.
     """
     if not rules.take_all:
         refuse_secret(folder)
-    walk = _Walk(str(folder), rules, limit)
+    walk = _Walk(str(folder), rules, limit, is_wanted)
     walk.run()
     walk.unusable.sort(key=lambda each: os.fsencode(each.path))
     if walk.unusable and not rules.skip_special:
@@ -108,6 +115,7 @@ class _Walk:
     root: str
     rules: SelectionRules
     limit: int
+    is_wanted: Callable[[str], bool] | None
     files: list[FoundFile] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
     unusable: list[LeftOut] = field(default_factory=list)
@@ -152,6 +160,8 @@ class _Walk:
         found = []
         for name in names:
             path = _joined(folder.name, name)
+            if self.is_wanted is not None and not self.is_wanted(path):
+                continue
             self._count(1, 0)
             try:
                 below = self._look_at(folder, opened, name)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from skymount.errors import ConfigError, MalformedError
+from skymount.errors import ConfigError
 from skymount.storage.pipes import open_at_once
 from skymount.upload_selection.secret_files import (
     HEAD_LIMIT,
@@ -17,7 +17,7 @@ from skymount.upload_selection.secret_files import (
     reason_of_form,
     reason_of_name,
 )
-from skymount.upload_selection.selection import shown
+from skymount.upload_selection.selection import NamedSecretError, shown
 from skymount.user_directories import KINDS, user_directory
 
 _LINKS_LIMIT = 40  # as in Linux
@@ -86,8 +86,8 @@ def way(path: str) -> list[str]:
 
 
 def refuse_secret(path: Path) -> None:
-    """MalformedError if what is named itself is secret or of skymount's own state: by where it is,
-    by a name on the way there, or a file by its form.
+    """NamedSecretError if what is named itself is secret or of skymount's own state: by where it
+    is, by a name on the way there, or a file by its form.
     """
     steps = way(str(path))
     names = {os.path.basename(path), os.path.basename(steps[-1])}
@@ -97,7 +97,7 @@ def refuse_secret(path: Path) -> None:
             is_named = step in (os.path.abspath(path), steps[-1])
             reason = found if is_named else f"it leads through {shown(step)}: {found}"
     if reason:
-        raise MalformedError(f"{shown(str(path))}: {reason}; it is uploaded with --all only")
+        raise NamedSecretError(f"{shown(str(path))}: {reason}")
 
 
 def _form(path: Path, names: Iterable[str]) -> str:

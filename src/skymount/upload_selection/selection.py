@@ -69,6 +69,10 @@ class Selection:
     """Folders without anything in them, which a skylink cannot hold."""
 
 
+class NamedSecretError(MalformedError):
+    """What was named itself is uploaded by the rule `take_all` only."""
+
+
 class UnusableFilesError(MalformedError):
     """There are files that cannot be uploaded: `files` has all of them."""
 
