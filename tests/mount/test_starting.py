@@ -1,5 +1,6 @@
 """``skymount mount``: exit 0 once the tree answers, else one line that says what to do."""
 
+import fcntl
 import os
 import signal
 import socket
@@ -10,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.cli.helpers import on_terminal
+from tests.mount.keys import until
 from tests.mount.namespaces import NOBODY, Namespace
 from tests.mount.proxy import proxy_to
 from tests.mount.site import BIG, Site
-from tests.skymount_process import Sandbox, end, mounts_at, output, run
+from tests.skymount_process import LIMIT, SKYMOUNT, Sandbox, end, mounts_at, output, run
 
 ENV = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
 
@@ -140,6 +142,51 @@ def test_a_mount_point_with_something_in_it(sandbox: Sandbox) -> None:
     """M2: is one line on stderr that says what is wrong and what to do."""
     (sandbox.directory() / "file").touch()
     assert "not empty; choose or make an empty one" in sandbox.fail("mount", "mnt")
+
+
+def mounts_listed(path: Path) -> int:
+    """Return how many mounts lie on each other there."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return sum(line.split()[4] == str(path) for line in lines)
+
+
+@pytest.mark.parametrize("before", ["nothing", "a killed daemon"])
+def test_several_at_once(sandbox: Sandbox, portal: str, before: str) -> None:
+    """M4: One mounts, and the others say so."""
+    path = sandbox.directory()
+    command = [*SKYMOUNT, "mount", "--portal", portal, path]
+    if before == "a killed daemon":
+        output(command, env=sandbox.env)
+        pid = int(os.getxattr(path, "user.skymount.pid"))
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not Path(f"/proc/{pid}").exists())
+    try:
+        running = [
+            subprocess.Popen(command, env=sandbox.env, stderr=subprocess.PIPE, text=True)
+            for _ in range(5)
+        ]
+        said = [process.communicate(timeout=LIMIT)[1] for process in running]
+        codes = [process.returncode for process in running]
+        assert sorted(codes) == [0, 1, 1, 1, 1], said
+        for code, text in zip(codes, said, strict=True):
+            assert not code or "skymount is mounted there already" in text
+        assert mounts_listed(path) == 1
+        assert os.listdir(path)
+    finally:
+        sandbox.skymount("umount", path)
+    assert mounts_listed(path) == 0
+
+
+def test_a_lock_of_somebody_else(sandbox: Sandbox, portal: str) -> None:
+    """A program that holds a lock of the directory above delays a mount, and does not prevent it."""
+    path = sandbox.directory()
+    holder = os.open(path.parent, os.O_RDONLY)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    try:
+        with sandbox.mounted("--portal", portal, at=path):
+            pass
+    finally:
+        os.close(holder)
 
 
 def test_mounted_already(sandbox: Sandbox, portal: str) -> None:

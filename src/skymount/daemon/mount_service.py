@@ -60,6 +60,8 @@ from skymount.storage.write_check import write_problem
 
 log = logging.getLogger(__name__)
 
+_CLEARED = "removed the mount of a skymount that no longer runs"
+
 STOP_GRACE = 2.0  # seconds that operations may take to finish after a signal to stop
 
 _SILENT_PORTALS = 3  # that one operation has the time to try one after another
@@ -79,8 +81,6 @@ def run(
     `reread` reads the configuration again.
     """
     obstacles.check(allow_other=config.allow_other)
-    if mountpoint.check(config.mountpoint):
-        log.warning("%s: removed the mount of a skymount that no longer runs", config.mountpoint)
     process_hardening.harden_service()
     large_buffers.give_own_pages()
     sys.setswitchinterval(_SWITCH_INTERVAL)
@@ -90,10 +90,14 @@ def run(
     url = found.url or default_portal.free_url()
     embedded = EmbeddedPortal(url, None if config.portals else found.foreign_uid)
     config = replace(config, default_portal=url)
-    if not config.portals and not is_reachable(url):
-        embedded.start()
     try:
-        trio.run(partial(_serve, config, report, embedded, reread or (lambda: config), stop_grace))
+        with mountpoint.turn(config.mountpoint) as end_turn:
+            if mountpoint.check(config.mountpoint):
+                log.warning("%s: %s", config.mountpoint, _CLEARED)
+            if not config.portals and not is_reachable(url):
+                embedded.start()
+            again = reread or (lambda: config)
+            trio.run(partial(_serve, config, report, embedded, again, stop_grace, end_turn))
     except BaseExceptionGroup as group:
         if isinstance(cause := _single_cause(group), MountError):
             raise cause from None
@@ -114,6 +118,7 @@ async def _serve(
     embedded: EmbeddedPortal,
     reread: Callable[[], Config],
     stop_grace: float,
+    end_turn: Callable[[], None],
 ) -> None:
     status = MountStatus(config, embedded)
     async with AsyncExitStack() as stack:
@@ -172,6 +177,7 @@ async def _serve(
         actions = SignalActions(fuse.stop, reloader.reload, partial(dump, adapter.under_way))
         received = stack.enter_context(signals.receiving())
         fuse.attach(adapter, mount)
+        end_turn()
         try:
             with trio.CancelScope() as scope:
                 nursery.start_soon(signals.handle, received, actions, scope, stop_grace)

@@ -1,10 +1,14 @@
 """Checks a mount point, finds out what is mounted there, and unmounts. Blocks."""
 
 import errno
+import fcntl
 import os
 import re
 import subprocess
 import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +18,8 @@ DEVICE = "/dev/fuse"
 FUSERMOUNT = "fusermount3"
 FUSE_TYPE = "fuse.skymount"  # which indexers can be told to skip (PRUNEFS)
 
+_TURN_LIMIT = 10.0  # seconds to wait for others that mount
+_TURN_POLL = 0.02  # seconds
 _STATFS_TIMEOUT = 2.0  # seconds that a daemon may take to answer
 _MAX_SYMLINKS = 40  # the kernel's limit
 
@@ -172,8 +178,42 @@ def is_stale(path: str) -> bool:
     return bool({errno.ENOTCONN, errno.ECONNABORTED}.intersection(errors))
 
 
-def check(path: str, table: str = _TABLE) -> bool:
-    """MountError unless one can mount there; returns whether a stale mount was cleared."""
+@contextmanager
+def turn(path: str) -> Iterator[Callable[[], None]]:
+    """Let one process at a time find a mount point free and mount there; yields what ends the turn.
+
+    It is a lock of the directory above: what is at the mount point itself may not answer. Where
+    that cannot be opened, or somebody else holds a lock of it, nobody is waited for any longer.
+    """
+    directory = -1
+    with suppress(OSError):
+        directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        deadline = time.monotonic() + _TURN_LIMIT
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(_TURN_POLL)
+
+    def end() -> None:
+        nonlocal directory
+        if directory >= 0:
+            os.close(directory)
+            directory = -1
+
+    try:
+        yield end
+    finally:
+        end()
+
+
+def check(path: str, table: str = _TABLE, *, clear: bool = True) -> bool:
+    """MountError unless one can mount there; returns whether a stale mount was cleared.
+
+    Without `clear` a stale mount is left where it is. Only whose turn it is may clear one: it
+    might be another process's new mount by then.
+    """
     mounted = mounted_at(path, table)
     cleared = False
     if mounted is not None and not mounted.is_automount:
@@ -188,6 +228,8 @@ def check(path: str, table: str = _TABLE) -> bool:
                 f"{path}: skymount is mounted there already; see it with `ls {path}`, "
                 f"end it with `skymount umount {path}`"
             )
+        if not clear:
+            return False
         unmount(path, lazy=True)
         cleared = True
     _check_directory(path)

@@ -107,7 +107,7 @@ def mount(mountpoint: str | None, name: str | None, foreground: bool, **flags: A
         run(settings, Report(ready=lambda portals: None, warning=lambda text: None), reread)
         return
     obstacles.check(allow_other=settings.allow_other)
-    place.check(settings.mountpoint)
+    place.check(settings.mountpoint, clear=False)
     log_file = _writable(
         settings.log_file or config.default_log_file(settings.mountpoint),
         is_default=not settings.log_file,
