@@ -26,6 +26,19 @@ with socket.socket() as s:
     fcntl.ioctl(s, 0x8914, struct.pack("16sh14x", b"lo", 1))  # SIOCSIFFLAGS, IFF_UP
 """
 
+DROP_OTHER_MOUNTS = r"""
+while read -r _ _ _ _ place rest; do
+    case $rest in *' - fuse.skymount '*)
+        place=$(printf '%b' "${place//\\/\\0}")
+        [ "$place" = "${0%/}" ] || umount -l -- "$place" ;;
+    esac
+done </proc/self/mountinfo
+echo
+exec cat >/dev/null
+"""
+"""For bash in a new mount namespace: other tests' mounts must not stay mounted because of it, but
+for the one at $0. Then it says that it is ready, and waits."""
+
 _AS_USER = [] if os.getuid() == 0 else ["--user", "--map-root-user"]
 
 
@@ -146,7 +159,7 @@ def new_namespace(*, network: bool) -> Iterator[Namespace]:
         pytest.skip(f"no name spaces here: {reason}")
     kinds = ["--mount", "--net"] if network else ["--mount"]
     holder = subprocess.Popen(
-        ["unshare", *_AS_USER, *kinds, "sh", "-c", "echo; exec cat >/dev/null"],
+        ["unshare", *_AS_USER, *kinds, "bash", "-c", DROP_OTHER_MOUNTS],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

@@ -16,12 +16,13 @@ from skymount.fs.mountpoint import is_served_by, mounted_at
 from tests.fakes import portal as fake
 from tests.fakes.portal import FakePortal, in_thread
 from tests.fakes.skyfiles import describe, noise, unverifiable
-from tests.mount.namespaces import NOBODY, Namespace
+from tests.mount.namespaces import DROP_OTHER_MOUNTS, NOBODY, Namespace
 from tests.mount.proxy import Proxy
 from tests.mount.site import BIG, Site
 from tests.skymount_process import (
     LIMIT,
     Foreground,
+    Mount,
     Sandbox,
     clear_mounts,
     end,
@@ -110,6 +111,90 @@ def test_umount_of_a_busy_mount_says_what_to_do(sandbox: Sandbox, site: Site) ->
         finally:
             end(user)
         mount.daemon.wait()
+
+
+@pytest.fixture
+def elsewhere(sandbox: Sandbox, site: Site) -> Iterator[tuple[Mount, subprocess.Popen[bytes]]]:
+    """A mount, and a process that has it in a mount namespace of its own."""
+    with sandbox.mounted("--portal", site.portal) as mount:
+        holder = subprocess.Popen(
+            ["unshare", "-m", "bash", "-c", DROP_OTHER_MOUNTS, mount.path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"\n"
+            yield mount, holder
+        finally:
+            end(holder)
+
+
+root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root can make a mount namespace so")
+
+
+@root_only
+def test_umount_leaves_the_daemon_to_another_namespace(
+    sandbox: Sandbox, site: Site, elsewhere: tuple[Mount, subprocess.Popen[bytes]]
+) -> None:
+    """M6: It says so, and what ends the daemon; the last user of the mount does."""
+    mount, holder = elsewhere
+    done = sandbox.skymount("umount", mount.path)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert f"also mounted in the mount namespace of process {holder.pid}" in done.stderr
+    assert f"`skymount umount --kill {mount.path}` ends it" in done.stderr
+    assert mounts_at(mount.path) == []
+    there = Path(f"/proc/{holder.pid}/root{mount.path}/skylinks/{site.skylink}/text.txt")
+    assert output(["cat", there]) == (site.source / "text.txt").read_bytes()
+    assert not mount.daemon.ended
+    assert "nothing is mounted there" in sandbox.fail("umount", mount.path)
+    holder.communicate(b"", timeout=30)
+    mount.daemon.wait()
+
+
+@root_only
+@pytest.mark.parametrize("first", [[], ["umount"]])
+def test_umount_kill_ends_the_daemon(
+    sandbox: Sandbox, elsewhere: tuple[Mount, subprocess.Popen[bytes]], first: list[str]
+) -> None:
+    """M6: The other namespace gets ENOTCONN. It also works after an umount that left the daemon."""
+    mount, holder = elsewhere
+    for command in first:
+        assert sandbox.skymount(command, mount.path).returncode == 0
+    assert sandbox.succeed("umount", "--kill", mount.path) == ""
+    assert mount.daemon.ended
+    with pytest.raises(OSError, match="not connected"):
+        os.listdir(f"/proc/{holder.pid}/root{mount.path}")
+
+
+@root_only
+def test_umount_of_a_mount_that_is_bound_elsewhere(sandbox: Sandbox, site: Site) -> None:
+    other = sandbox.directory("other")
+    with sandbox.mounted("--portal", site.portal) as mount:
+        output(["mount", "--bind", mount.path, other])
+        try:
+            done = sandbox.skymount("umount", mount.path)
+            assert done.returncode == 0
+            assert f"also mounted at {other}" in done.stderr
+            assert b"skylinks" in output(["ls", other])
+        finally:
+            output(["umount", other])
+        mount.daemon.wait()
+
+
+@root_only
+def test_connection_that_is_aborted(sandbox: Sandbox, site: Site) -> None:
+    """The daemon unmounts and ends, without a trace of a bug in its log."""
+    control = sandbox.directory("control")
+    with sandbox.mounted("--portal", site.portal) as mount:
+        number = os.minor(os.stat(mount.path).st_dev)
+        output(["mount", "-t", "fusectl", "none", control])
+        try:
+            (control / str(number) / "abort").write_text("1")
+        finally:
+            output(["umount", control])
+        mount.daemon.wait()
+        assert mounts_at(mount.path) == []
 
 
 def test_umount_of_a_mount_whose_daemon_is_stopped(sandbox: Sandbox, site: Site) -> None:

@@ -557,7 +557,10 @@ def _stderr_to(descriptor: int) -> Iterator[None]:
 
 async def run() -> None:
     """Answer the kernel until the file system is unmounted or the task is cancelled."""
-    await pyfuse3.main(min_tasks=1, max_tasks=_MAX_TASKS)
+    try:
+        await pyfuse3.main(min_tasks=1, max_tasks=_MAX_TASKS)
+    except* ConnectionAbortedError:
+        pass  # in place of ENODEV: the end came while the kernel handed out a request
 
 
 def stop() -> None:

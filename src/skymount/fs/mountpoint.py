@@ -95,6 +95,66 @@ def _mount_table(path: str) -> dict[str, MountInfo]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class OtherMount:
+    """A further mount of a file system: a bind mount, or a copy in another mount namespace."""
+
+    path: str
+    pid: int = 0  # a process of that mount namespace; 0 for our own
+
+    def __str__(self) -> str:
+        if not self.pid:
+            return self.path
+        return f"the mount namespace of process {self.pid}"
+
+
+def other_mount(mounted: MountInfo) -> OtherMount | None:
+    """Return a further mount of what is or was mounted, in any visible mount namespace."""
+    found = (place for place, each in _all_mounts() if each.connection == mounted.connection)
+    return next(found, None)
+
+
+def mounted_elsewhere(path: str) -> tuple[str, MountInfo] | None:
+    """Return (path that leads there, what it is) of a mount of ours that is at this path in another
+    mount namespace.
+    """
+    for place, each in _all_mounts():
+        if place.pid and place.path == path:
+            return f"/proc/{place.pid}/root{path}", each
+    return None
+
+
+def _all_mounts() -> Iterator[tuple[OtherMount, MountInfo]]:
+    """Yield the mounts of ours in our mount namespace, and in those of all visible processes."""
+    seen = set[int]()
+    for pid in (0, *sorted(int(each) for each in os.listdir("/proc") if each.isdecimal())):
+        process = f"/proc/{pid or 'self'}"
+        with suppress(OSError):  # it has ended
+            namespace = _namespace_of(process)
+            if namespace in seen:
+                continue
+            if namespace is not None:
+                seen.add(namespace)
+            for path, each in _mount_table(f"{process}/mountinfo").items():
+                if each.is_ours:
+                    yield OtherMount(path, pid), each
+
+
+def _namespace_of(process: str) -> int | None:
+    """Return the number of a process's mount namespace; None if we may not know it."""
+    try:
+        return os.stat(f"{process}/ns/mnt").st_ino
+    except PermissionError:
+        return None
+
+
+def is_connected(mounted: MountInfo) -> bool:
+    """Whether the kernel still has a connection to the daemon: somebody has it mounted, who may be
+    invisible here. Tells nothing without the file system of the kernel's connections.
+    """
+    return os.path.isdir(f"/sys/fs/fuse/connections/{mounted.connection}")
+
+
 def daemons_of(mounted: MountInfo) -> list[int]:
     """Return the processes that serve a mount. Before Linux 6.17 also those that serve another
     mount of the same user.

@@ -154,10 +154,14 @@ def _writable(path: str, *, is_default: bool) -> str:
 @click.option(
     "-z", "--lazy", is_flag=True, help="Detach now; the daemon ends when the mount is unused."
 )
-def umount(mountpoints: tuple[str, ...], name: str | None, lazy: bool) -> None:
+@click.option(
+    "--kill", is_flag=True, help="End the daemon also if other mount namespaces use the mount."
+)
+def umount(mountpoints: tuple[str, ...], name: str | None, lazy: bool, kill: bool) -> None:
     """Unmount each MOUNTPOINT and wait until its daemon has ended.
 
-    A warning says how many changes of registry entries are still to be posted.
+    If it is mounted elsewhere too, as in a container, the daemon goes on, and a warning says so.
+    Another one says how many changes of registry entries are still to be posted.
 
     \b
     Example:
@@ -172,15 +176,23 @@ def umount(mountpoints: tuple[str, ...], name: str | None, lazy: bool) -> None:
     if not mountpoints:
         raise click.UsageError("name a mount point, or a table of the configuration with --name")
     for each in mountpoints:
-        _unmount(each, lazy=lazy)
+        _unmount(each, lazy=lazy, kill=kill)
     _warn_of_pending()
 
 
-def _unmount(mountpoint: str, *, lazy: bool) -> None:
+def _unmount(mountpoint: str, *, lazy: bool, kill: bool) -> None:
     from skymount.fs import mountpoint as place
 
     path = place.resolve(mountpoint)
     mounted = place.mounted_at(path)
+    if mounted is None and kill and (elsewhere := place.mounted_elsewhere(path)) is not None:
+        where, mounted = elsewhere
+        mounted.check_owner(path)
+        daemon = _daemon_of(where, mounted)
+        if daemon is None:
+            raise MountError(f"{path}: it is mounted elsewhere, and its daemon cannot be found")
+        _terminate(daemon, path)
+        return
     if mounted is None:
         raise MountError(f"{path}: nothing is mounted there")
     if not mounted.is_ours:
@@ -196,11 +208,38 @@ def _unmount(mountpoint: str, *, lazy: bool) -> None:
             raise MountError(f"{path}: {said}") from None
         daemon = None
     place.unmount(path, lazy=lazy)
-    if daemon is not None and not lazy and not _has_ended(daemon, _EXIT_GRACE):
-        with contextlib.suppress(ProcessLookupError):  # it waits for an operation
-            signal.pidfd_send_signal(daemon, signal.SIGTERM)
-        if not _has_ended(daemon, _TERM_TIMEOUT):
-            raise MountError(f"{path}: unmounted, but its daemon is still running")
+    if daemon is None:
+        return
+    if kill:
+        _terminate(daemon, path)
+    elif not lazy:
+        _wait_for(daemon, path, mounted)
+
+
+def _wait_for(daemon: int, path: str, mounted: "MountInfo") -> None:
+    """Wait until a daemon has ended, unless what it serves is mounted elsewhere too."""
+    from skymount.fs import mountpoint as place
+
+    if _has_ended(daemon, _EXIT_GRACE):
+        return
+    other = place.other_mount(mounted)
+    if other is not None or place.is_connected(mounted):
+        where = f"also mounted in {other}" if other and other.pid else "still mounted elsewhere"
+        if other and not other.pid:
+            where = f"also mounted at {other}"
+        warn(
+            f"{path}: unmounted here, but {where}, so its daemon goes on; "
+            f"`skymount umount --kill {path}` ends it"
+        )
+        return
+    _terminate(daemon, path)  # it waits for an operation
+
+
+def _terminate(daemon: int, path: str) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(daemon, signal.SIGTERM)
+    if not _has_ended(daemon, _TERM_TIMEOUT):
+        raise MountError(f"{path}: unmounted, but its daemon is still running")
 
 
 def _warn_of_pending() -> None:
