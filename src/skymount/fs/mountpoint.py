@@ -104,8 +104,8 @@ class OtherMount:
 
     def __str__(self) -> str:
         if not self.pid:
-            return self.path
-        return f"the mount namespace of process {self.pid}"
+            return f"at {self.path}"
+        return f"in the mount namespace of process {self.pid}"
 
 
 def other_mount(mounted: MountInfo) -> OtherMount | None:

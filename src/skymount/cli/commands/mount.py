@@ -224,11 +224,8 @@ def _wait_for(daemon: int, path: str, mounted: "MountInfo") -> None:
         return
     other = place.other_mount(mounted)
     if other is not None or place.is_connected(mounted):
-        where = f"also mounted in {other}" if other and other.pid else "still mounted elsewhere"
-        if other and not other.pid:
-            where = f"also mounted at {other}"
         warn(
-            f"{path}: unmounted here, but {where}, so its daemon goes on; "
+            f"{path}: unmounted here, but also mounted {other or 'elsewhere'}; its daemon goes on; "
             f"`skymount umount --kill {path}` ends it"
         )
         return
