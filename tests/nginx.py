@@ -58,6 +58,14 @@ def nginx_before(upstream: str, root: Path, more: str = "") -> Iterator[str]:
 
 
 @contextmanager
+def serving(directory: Path, root: Path) -> Iterator[str]:
+    """Run nginx as a server of files; yields its URL."""
+    address = _free_address()
+    with _nginx(root, f"server {{ listen {address}; root {directory}; }}", address):
+        yield f"http://{address}"
+
+
+@contextmanager
 def cache_before(upstream: str | Sequence[str], root: Path) -> Iterator[str]:
     """Run nginx as a cache before portals, as the documentation says; yields its URL."""
     address = _free_address()

@@ -14,13 +14,14 @@ import trio
 from skymount.content.model.skyfile import Skyfile, Verified
 from skymount.errors import NotFoundError
 from skymount.fs.dispatcher import FileSystem
-from skymount.fs.inode_space import ROOT, InodeSpace, first_tree_number
+from skymount.fs.inode_space import PATHS, ROOT, InodeSpace, first_tree_number
 from skymount.fs.skylinks.directory import SkylinksDirectory
 from skymount.fs.skylinks.mounted_name import MountedName, TreeVersion
 from skymount.fs.skylinks.name_freshness import NameFreshness
 from skymount.fs.skylinks.name_loader import NameLoader
 from skymount.fs.skylinks.name_parsing import parse_domain_name, parse_skylink_name
 from skymount.fs.skylinks.name_table import NameTable
+from skymount.fs.skylinks.name_times import NameTimes
 from skymount.fs.skylinks.tree_cache import TreeCache, TreeCacheConfig
 from skymount.fs.skylinks.waiting_reads import WaitingReads
 from skymount.fs.static_tree import StaticTree
@@ -142,6 +143,9 @@ class FakeEntries(VerifiedRegistry):
         self.changed = changed
 
 
+FIRST_SEEN = 1_700_000_000  # seconds, the time of what a name leads to first
+
+
 class FakeNames(NameResolver):
     """A resolver whose answers a test says; how long they hold is decided as in earnest."""
 
@@ -154,6 +158,13 @@ class FakeNames(NameResolver):
         self.delays: dict[ResolvableName, float] = {}
         """Seconds that an answer takes."""
         self.asked: list[ResolvableName] = []
+        self.seen: dict[str, tuple[str, int]] = {}
+
+    async def since(self, name: str, target: str) -> int:
+        """Return the time of what a name leads to, one later whenever that changes."""
+        before, seconds = self.seen.get(name, ("", FIRST_SEEN - 1))
+        self.seen[name] = target, seconds + (before != target)
+        return self.seen[name][1]
 
     def move(self, goal: ResolvableName, target: Skylink) -> None:
         """Let a name lead elsewhere, and notice that, as when an entry turns out to be another."""
@@ -300,7 +311,8 @@ async def open_in_memory_mount(
             parse: Callable[[str], tuple[str, ResolvableName]], space: InodeSpace
         ) -> tuple[NameTable, NameLoader, NameFreshness]:
             table = NameTable(parse, space, cache, reader.forget, tree_number)
-            loader = NameLoader(table, reader, names, nursery)
+            times = NameTimes(names.since, PATHS[space].decode())
+            loader = NameLoader(table, reader, names, nursery, times)
             return table, loader, NameFreshness(table, loader, names, nursery)
 
         skylinks = made(parse_skylink_name, InodeSpace.SKYLINKS)

@@ -126,7 +126,7 @@ def test_getfattr_dumps_a_whole_tree(site: Site) -> None:
 
 
 def test_times_are_the_same_for_everything(site: Site) -> None:
-    """S7: atime, mtime and ctime are 2020-01-01 00:00 UTC for everything."""
+    """S7: In the trees of v1 skylinks atime, mtime and ctime are 2020-01-01 00:00 UTC."""
     shown = output(["find", site.tree, "-printf", "%T@ %C@ %A@\n"]).split()
     assert {value.split(b".")[0] for value in shown} == {str(MTIME).encode()}
 

@@ -1,5 +1,6 @@
 """Everyday tools write to ``registry/``: what they say is done is at the portal, posted once."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -192,6 +193,15 @@ def test_what_cannot_be_made(owner: Owner, files: Path) -> None:
             assert tool.do(step) == "EPERM", step
         assert tool.do(f"os.rename('there', '../{'a' * 64}/there')") == "EXDEV"
         assert tool.do("os.rename('there', '../../skydb/home/another.json')") == "EXDEV"
+
+
+@pytest.mark.parametrize("name", ["a\nb", "100%", "tab\there", "a%zz"])
+def test_a_name_is_listed_as_it_was_written(owner: Owner, files: Path, name: str) -> None:
+    """G2: Only what needs it is listed with a percent sign and digits."""
+    (files / name).write_bytes(b"data")
+    assert name in os.listdir(files)
+    assert owner.data(name) == b"data"
+    (files / name).unlink()
 
 
 def test_tail_notices_a_change(owner: Owner, files: Path) -> None:

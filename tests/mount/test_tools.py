@@ -48,6 +48,19 @@ def test_ls_lists_the_same_names_in_the_same_order(site: Site) -> None:
     both(site, "ls", "-AR1", "--quoting-style=escape")
 
 
+def test_ls_lists_the_directory_itself_and_the_one_above(site: Site) -> None:
+    """With the inode numbers that stat has, in each kind of directory."""
+    mount = site.mount.path
+    below = [site.tree, site.tree / "names", mount, mount / "skylinks", mount / "hns"]
+    for directory in (*below, mount / "registry", mount / "skydb", mount / ".skymount"):
+        assert {b".", b".."} <= set(output(["ls", "-a", directory]).split(b"\n"))
+        listed = output(["ls", "-fi", directory]).splitlines()
+        inodes = {name: int(number) for number, name in map(bytes.split, listed[:2])}
+        assert inodes[b"."] == os.stat(directory).st_ino
+        if directory != mount:
+            assert inodes[b".."] == os.stat(directory / "..").st_ino
+
+
 def test_ls_long_lists_everything_without_complaint(site: Site) -> None:
     command = ["ls", "-lAR", "--quoting-style=escape"]
     lines = output(command, env=ENV, cwd=site.tree).splitlines()

@@ -32,7 +32,7 @@ from skymount.daemon.task_dump import dump
 from skymount.errors import CacheError, MountError
 from skymount.fs import fuse, mountpoint, obstacles
 from skymount.fs.dispatcher import FileSystem
-from skymount.fs.inode_space import InodeSpace
+from skymount.fs.inode_space import PATHS, InodeSpace
 from skymount.fs.registry.directory import RegistryDirectory
 from skymount.fs.registry.keyring_cache import KeyringCache
 from skymount.fs.registry.lookup import RegistryDirectoryConfig
@@ -41,6 +41,7 @@ from skymount.fs.skylinks.name_freshness import NameFreshness
 from skymount.fs.skylinks.name_loader import NameLoader
 from skymount.fs.skylinks.name_parsing import parse_domain_name, parse_skylink_name
 from skymount.fs.skylinks.name_table import NameTable
+from skymount.fs.skylinks.name_times import NameSince, NameTimes
 from skymount.fs.skylinks.tree_cache import TreeCache, TreeCacheConfig
 from skymount.fs.skylinks.waiting_reads import WaitingReads
 from skymount.fs.skylinks.xattrs import entry_attributes
@@ -138,7 +139,9 @@ async def _serve(
         resolver = NameResolver(
             portals, registry, NameResolverConfig(config.hns_ttl, config.verify)
         )
-        content_trees = _content_trees(config, reader, resolver, reads, nursery, status)
+        content_trees = _content_trees(
+            config, reader, resolver, reads, nursery, status, registry.marks.name_since
+        )
         documents = Documents(
             registry,
             reader,
@@ -252,6 +255,7 @@ def _content_trees(
     reads: WaitingReads,
     nursery: trio.Nursery,
     status: MountStatus,
+    name_since: NameSince,
 ) -> tuple[SkylinksDirectory, SkylinksDirectory]:
     cache = status.trees = TreeCache(_tree_bounds(config))
 
@@ -259,7 +263,8 @@ def _content_trees(
         parse: Callable[[str], tuple[str, ResolvableName]], space: InodeSpace
     ) -> tuple[NameTable, SkylinksDirectory]:
         table = NameTable(parse, space, cache, reader.forget)
-        loader = NameLoader(table, reader, resolver, nursery)
+        times = NameTimes(name_since, PATHS[space].decode())
+        loader = NameLoader(table, reader, resolver, nursery, times)
         freshness = NameFreshness(table, loader, resolver, nursery)
         grace, deadline = config.lookup_grace, config.timeout
         return table, SkylinksDirectory(

@@ -398,7 +398,8 @@ class FuseAdapter(pyfuse3.Operations):
         _check_length(name_new)
         subtree = self._files.subtree(parent_inode_old)
         if self._files.subtree(parent_inode_new) is not subtree:
-            _refuse(errno.EXDEV)
+            is_writable = subtree.writable and self._files.subtree(parent_inode_new).writable
+            _refuse(errno.EXDEV if is_writable else errno.EROFS)
         old, new = (parent_inode_old, name_old), (parent_inode_new, name_new)
         with trio.fail_after(self._deadline):
             await subtree.rename(*old, *new, flags)
@@ -414,23 +415,34 @@ class FuseAdapter(pyfuse3.Operations):
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
         subtree = self._files.subtree(inode)
         with self._limit(subtree):
-            return self._files.add_directory(await subtree.opendir(inode), inode)
+            opened = await subtree.opendir(inode)
+            opened.parent = subtree.parent(inode)
+            return self._files.add_directory(opened, inode)
 
     @_handler
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         directory = self._files.open_directories[fh]
-        last, listed = start_id, 0
+        dots = ((b".", directory.inode), (b"..", directory.parent))
+        if start_id < len(dots):
+            itself = self._new_attributes(0.0, 0.0, 0)
+            itself.st_mode = stat.S_IFDIR
+            for position, (name, inode) in enumerate(dots[start_id:], start_id + 1):
+                itself.st_ino = inode  # which the kernel neither keeps nor counts
+                if not pyfuse3.readdir_reply(token, name, itself, position):
+                    return
+        start = last = max(0, start_id - len(dots))
+        listed = 0
         known, attributes = IMMUTABLE, self._new_attributes(*IMMUTABLE)
-        for name, inode, mode, size, position, validity in directory.readdir(start_id):
+        for name, inode, mode, size, position, validity in directory.readdir(start):
             if validity is not known:
                 known, attributes = validity, self._new_attributes(*validity)
             attributes.st_ino, attributes.st_mode, attributes.st_size = inode, mode, size
             attributes.st_blocks = -(-size // _SECTOR)
-            if not pyfuse3.readdir_reply(token, name, attributes, position):
+            if not pyfuse3.readdir_reply(token, name, attributes, position + len(dots)):
                 break
             last = position
             listed += 1
-        directory.referred(start_id, last, listed)
+        directory.referred(start, last, listed)
 
     @_handler
     async def releasedir(self, fh: int) -> None:

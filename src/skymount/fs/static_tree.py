@@ -92,6 +92,9 @@ class StaticTree(Subtree):
         found |= {number: b".skymount/" + name for name, number in _FILES.items()}
         return found.get(inode, b"")
 
+    def parent(self, inode: int) -> int:
+        return ROOT
+
     async def lookup(self, parent: int, name: bytes) -> InodeAttributes:
         child = self._directory(parent).get(name)
         return NO_ENTRY if child is None else self.attributes(child)

@@ -95,6 +95,7 @@ class OpenDirectory:
     """A directory listing as it was when it was opened."""
 
     inode = 0  # of the directory
+    parent = 0  # of the directory above
 
     def readdir(self, position: int) -> Iterator[DirectoryEntry]:
         raise NotImplementedError
@@ -156,6 +157,10 @@ class Subtree:
     def path(self, inode: int) -> bytes:
         """Return the path of a node below the mount point, for messages; b"" if it is unknown."""
         return b""
+
+    def parent(self, inode: int) -> int:
+        """Return the inode number of the directory above an open one."""
+        raise NotImplementedError
 
     def child(self, parent: int, name: bytes) -> int:
         """Return the inode number of a name in a directory, 0 if it is not known without asking."""

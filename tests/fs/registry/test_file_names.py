@@ -97,7 +97,11 @@ def test_names_as_they_look():
         return PLAIN.of(data_key, hash_data_key("hashed" if data_key is None else data_key))
 
     assert of("note") == b"note"
-    assert of("a/b %é") == "a%2Fb %25é".encode()
+    assert of("a/b %é") == "a%2Fb %é".encode()
+    assert of("100%") == b"100%"
+    assert of("100%25") == b"100%2525"
+    assert of("%") == b"%25"
+    assert of("a\nb\x7f") == b"a\nb\x7f"
     assert of("") == b"%"
     assert of("note~") == b"%6Eote%7E"
     assert of(".note.swp") == b"%2Enote.swp"

@@ -8,7 +8,14 @@ from skymount.fs.inode_space import InodeSpace, space_of
 from skymount.fs.skylinks.mounted_name import TreeVersion
 from skymount.portal.registry.name_resolver import ResolvableName
 from skymount.wire.skylink import Skylink
-from tests.fakes.in_memory_mount import InMemoryMount, at, kept, open_in_memory_mount, push_out
+from tests.fakes.in_memory_mount import (
+    FIRST_SEEN,
+    InMemoryMount,
+    at,
+    kept,
+    open_in_memory_mount,
+    push_out,
+)
 from tests.fakes.skyfiles import resolver
 
 V2 = resolver()
@@ -94,8 +101,8 @@ async def test_old_tree_is_shown_until_the_new_one_is_there(autojump_clock: obje
 
 
 async def test_back_and_forth(autojump_clock: object):
-    """A name that leads again where it did shows the version from before if that is in use, and one
-    with the same inode numbers if it is not.
+    """S7: A name that leads again where it did shows it with another time, and so under other inode
+    numbers if the version from before is in use: the kernel keeps the times of those.
     """
     async with open_in_memory_mount() as mount:
         one, two = mount.reader.add({"f": b"1"}), mount.reader.add({"f": b"2"})
@@ -103,14 +110,15 @@ async def test_back_and_forth(autojump_clock: object):
         for n in range(20):
             mount.names.leads[V2] = (one, two)[n % 2]
             versions.append(await shown(mount))
-            if n < 10:
+            if 2 <= n < 4:
                 mount.table.add_references(versions[-1])
             await trio.sleep(60)
-        assert len(set(versions[:10])) == 2
-        assert {version.inode() for version in versions} == {
-            versions[0].inode(),
-            versions[1].inode(),
-        }
+        times = [version.mtime_ns // 10**9 - FIRST_SEEN for version in versions]
+        assert times == list(range(20))
+        inodes = [version.inode() for version in versions]
+        assert inodes[:2] == inodes[2:4]
+        assert inodes[4:] == [*inodes[4:6] * 8]
+        assert len(set(inodes)) == 4
 
 
 async def test_numbers_of_names_that_move_are_stable(autojump_clock: object):

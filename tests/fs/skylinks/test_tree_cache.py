@@ -165,7 +165,9 @@ async def test_names_that_move(autojump_clock: object):
         assert await lookup(mount, "skylinks", str(name), "a.txt") == after
         mount.names.move(name, old)
         await crowd_out(mount)
-        assert await lookup(mount, "skylinks", str(name), "a.txt") == before
+        again = await lookup(mount, "skylinks", str(name), "a.txt")
+        assert (again.size, again.mtime_ns) == (5, after.mtime_ns + 10**9)
+        assert (await mount.operations.getattr(before.inode)).mtime_ns == before.mtime_ns
         version, _ = mount.table.node_of(before.inode)
         assert version.state is TreeState.FINAL
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from skymount.errors import StorageError
+from skymount.portal.ledger import seen_ledger
 from skymount.portal.ledger.ledger import Ledger, default_path
 from skymount.portal.ledger.pending_write import PendingStatus
 from skymount.wire.registry_entry import hash_data_key
@@ -36,7 +37,9 @@ def test_ledger_of_the_first_version_is_kept(path: Path):
         database.execute("ALTER TABLE spool RENAME TO newer")
         database.executescript(_FIRST_SPOOL)
         database.execute(f"INSERT INTO spool SELECT {', '.join(names)} FROM newer")
-        database.executescript("DROP TABLE newer; DROP TABLE owed; PRAGMA user_version = 1")
+        database.executescript(
+            "DROP TABLE newer; DROP TABLE owed; DROP TABLE name_versions; PRAGMA user_version = 1"
+        )
         for column in ("data", "kind", "signature"):
             database.execute(f"ALTER TABLE entries DROP COLUMN {column}")
     database.close()
@@ -243,11 +246,43 @@ def test_damaged_spool_is_refused(path: Path):
     ledger.close()
 
 
+def test_since_when_a_name_leads_somewhere(path: Path):
+    """S7: Rounded up, kept, one later with each change, also when the clock goes back."""
+    now = 1000.25
+    ledger = Ledger.open(path, clock=lambda: now)
+    assert ledger.name_since("hns/a", "one") == 1001
+    now = 2000.0
+    assert ledger.name_since("hns/a", "one") == 1001
+    assert ledger.name_since("hns/b", "one") == 2000
+    assert ledger.name_since("hns/a", "two") == 2000
+    assert ledger.name_since("hns/a", "three") == 2001
+    now = 5.0
+    assert ledger.name_since("hns/a", "one") == 2002
+    ledger.close()
+    with closing(Ledger(path)) as again:
+        assert again.name_since("hns/a", "one") == 2002
+
+
+def test_names_are_forgotten_in_the_order_of_their_changes(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(seen_ledger, "_NAMES_LIMIT", 3)
+    now = 0.0
+    with closing(Ledger.open(path, clock=lambda: now)) as ledger:
+        for number in range(5):
+            now += 10
+            ledger.name_since(f"hns/{number}", "one")
+        now += 10
+        found = [ledger.name_since(f"hns/{number}", "one") for number in (4, 3, 2)]
+        assert found == [50, 40, 30]
+        assert ledger.name_since("hns/0", "one") == 60
+
+
 def test_newer_version_is_refused(path: Path):
     """A ledger that a newer skymount made is left alone."""
     Ledger.open(path).close()
-    execute(path, "PRAGMA user_version = 5")
-    with pytest.raises(StorageError, match="version 5"):
+    execute(path, "PRAGMA user_version = 6")
+    with pytest.raises(StorageError, match="version 6"):
         Ledger.open(path)
 
 

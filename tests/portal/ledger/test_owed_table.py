@@ -258,7 +258,7 @@ def as_second_version(path: Path) -> None:
     with closing(sqlite3.connect(path)) as database:
         database.executescript(
             "ALTER TABLE entries DROP COLUMN data; ALTER TABLE entries DROP COLUMN kind;"
-            "ALTER TABLE entries DROP COLUMN signature; DROP TABLE owed;"
+            "ALTER TABLE entries DROP COLUMN signature; DROP TABLE owed; DROP TABLE name_versions;"
             "ALTER TABLE spool DROP COLUMN lacking; PRAGMA user_version = 2"
         )
 

@@ -11,6 +11,7 @@ import trio
 
 from skymount.concurrency import in_order, in_turns
 from skymount.errors import SkymountError
+from skymount.fs.inode_space import ROOT
 from skymount.fs.registry.file_names import is_scratch
 from skymount.fs.registry.listing_readahead import ListingReadahead
 from skymount.fs.registry.nodes import EntryFile, KeyDirectory, KeyNode
@@ -25,6 +26,9 @@ _KEPT = 30.0  # seconds: a program may sort a long listing before it opens the f
 
 class RegistryDirectory(KeyTreeRename[S]):
     """A directory of public keys, and all below it."""
+
+    def parent(self, inode: int) -> int:
+        return ROOT if inode == self._root else self._root
 
     async def opendir(self, inode: int) -> OpenDirectory:
         await self._keys.refresh()

@@ -15,7 +15,7 @@ from skymount.wire.registry_entry import hash_data_key, parse_tweak
 
 _HASHED = re.compile(r"[0-9a-f]{64}")
 _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
-_UNSAFE = re.compile(r"[%/\x00-\x1f\x7f]")
+_UNSAFE = re.compile(r"[/\x00]|%(?=[0-9A-Fa-f]{2})|\A%\Z")
 
 SCRATCH_PATTERNS = (
     ".*.sw?",  # vim

@@ -11,7 +11,7 @@ import trio
 
 from skymount.content.fetch.reader import ContentFile, ContentReader
 from skymount.errors import MalformedError, NotFoundError
-from skymount.fs.inode_space import DIRECTORY_INODES, PATHS
+from skymount.fs.inode_space import DIRECTORY_INODES, PATHS, ROOT
 from skymount.fs.skylinks import xattrs
 from skymount.fs.skylinks.lookup_budget import LookupBudget
 from skymount.fs.skylinks.mounted_name import MountedName, TreeVersion
@@ -21,7 +21,7 @@ from skymount.fs.skylinks.name_table import NameTable
 from skymount.fs.skylinks.tree import DIRECTORY_MODE, ChildRange, Tree
 from skymount.fs.skylinks.waiting_reads import WaitingReads
 from skymount.fs.subtree import (
-    IMMUTABLE,
+    IMMUTABLE_TIMEOUT,
     LIVE,
     MUTABLE_TIMEOUT,
     NO_ENTRY,
@@ -80,6 +80,16 @@ class SkylinksDirectory(Subtree):
             path += b"/" + tree.listing.path(index)
         return path
 
+    def parent(self, inode: int) -> int:
+        if inode == self._root:
+            return ROOT
+        version, index = self._table.node_of(inode)
+        if index == 0:
+            return self._root
+        tree = version.tree
+        assert tree is not None  # as it is open
+        return version.inode(tree.listing.parents[index])
+
     async def lookup(self, parent: int, name: bytes) -> InodeAttributes:
         if parent == self._root:
             return await self._lookup_name(name)
@@ -109,14 +119,14 @@ class SkylinksDirectory(Subtree):
         if not version.is_known:
             return _unknown(version.inode())
         timeout = _limited(mounted, self._freshness.ttl(mounted))
-        return InodeAttributes(version.inode(), DIRECTORY_MODE, entry_timeout=timeout)
+        return _root_attributes(version)._replace(entry_timeout=timeout)
 
     async def getattr(self, inode: int) -> InodeAttributes:
         if inode == self._root:
             return InodeAttributes(inode, DIRECTORY_MODE)
         version, index = self._table.node_of(inode)
         if index == 0:
-            return InodeAttributes(inode, DIRECTORY_MODE) if version.is_known else _unknown(inode)
+            return _root_attributes(version) if version.is_known else _unknown(inode)
         return _attributes(*await self._node(inode))
 
     def forget(self, inode: int, count: int) -> None:
@@ -173,8 +183,13 @@ def _unknown(inode: int) -> InodeAttributes:
     return InodeAttributes(inode, DIRECTORY_MODE, entry_timeout=0, attr_timeout=0)
 
 
+def _root_attributes(version: TreeVersion) -> InodeAttributes:
+    return InodeAttributes(version.inode(), DIRECTORY_MODE, mtime_ns=version.mtime_ns)
+
+
 def _attributes(version: TreeVersion, tree: Tree, index: int) -> InodeAttributes:
-    return InodeAttributes(version.inode(index), tree.mode(index), tree.size(index))
+    inode, mtime_ns = version.inode(index), version.mtime_ns
+    return InodeAttributes(inode, tree.mode(index), tree.size(index), mtime_ns=mtime_ns)
 
 
 def _directory(tree: Tree, index: int) -> int:
@@ -225,7 +240,7 @@ class _TreeListing(OpenDirectory):
             children.modes,
             children.sizes,
             children.positions,
-            repeat(IMMUTABLE),
+            repeat((IMMUTABLE_TIMEOUT, IMMUTABLE_TIMEOUT, self._version.mtime_ns)),
             strict=False,
         )
 

@@ -9,6 +9,7 @@ import trio
 from skymount.errors import PortalError
 from skymount.fs.inode_space import node_inode
 from skymount.fs.skylinks.tree import Tree
+from skymount.fs.subtree import MTIME_NS
 from skymount.portal.registry.name_resolver import ResolvableName
 from skymount.wire.skylink import Skylink
 
@@ -37,6 +38,7 @@ class TreeVersion:
     mounted: "MountedName"
     number: int  # its tree number (`inode_space`)
     target: Skylink | None  # the v1 skylink of the tree; none until a name that moves is resolved
+    mtime_ns: int = MTIME_NS  # since when a name that moves leads there
     tree: Tree | None = None  # none while it is not in memory
     state: TreeState = TreeState.EMPTY
     fingerprint: bytes = b""  # of the tree (`Skyfile.fingerprint`)
@@ -62,6 +64,7 @@ class TreeVersion:
     def show_as(self, other: "TreeVersion") -> None:
         """Show what another version does: the name was resolved after this one was handed out."""
         self.tree, self.target, self.verified = other.tree, other.target, other.verified
+        self.mtime_ns = other.mtime_ns
         self.state, self.expires = other.state, other.expires
         self.fingerprint, self.nodes, self.size = other.fingerprint, other.nodes, other.size
 
@@ -97,9 +100,9 @@ class TreeVersion:
         """Whether it is or was provisional: the kernel must not keep its pages."""
         return self.state not in (TreeState.EMPTY, TreeState.FINAL)
 
-    def shows(self, name: str, target: Skylink) -> bool:
+    def shows(self, name: str, target: Skylink, mtime_ns: int) -> bool:
         """Whether it is what a name shows for good while it leads to that target."""
-        is_final = self.state is TreeState.FINAL
+        is_final = self.state is TreeState.FINAL and self.mtime_ns == mtime_ns
         return is_final and self.mounted.name == name and self.target == target
 
     def inode(self, index: int = 0) -> int:

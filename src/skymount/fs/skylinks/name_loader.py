@@ -15,6 +15,7 @@ from skymount.concurrency import off_loop
 from skymount.errors import BadContentError, NotFoundError, PortalError, UnavailableError
 from skymount.fs.skylinks.mounted_name import LoadState, MountedName, TreeState, TreeVersion
 from skymount.fs.skylinks.name_table import NameTable
+from skymount.fs.skylinks.name_times import NameTimes
 from skymount.fs.skylinks.tree import Tree
 from skymount.fs.skylinks.tree_restorer import SkyfileSource, TreeRestorer, fingerprint_of
 from skymount.fs.subtree import refuse
@@ -37,7 +38,9 @@ class NameLoader:
         source: SkyfileSource,
         resolver: NameResolver,
         nursery: trio.Nursery,
+        times: NameTimes,
     ) -> None:
+        self._times = times
         self._table = table
         self._source = source
         self._resolver = resolver
@@ -131,7 +134,8 @@ class NameLoader:
             found = await self._resolver.resolve(mounted.goal)
             mounted.resolved_at = found.requested_at
             if version.is_empty or version.target != found.skylink:
-                version = self._table.version_for(mounted, found.skylink)
+                mtime_ns = await self._times.mtime_ns(mounted, found.skylink)
+                version = self._table.version_for(mounted, found.skylink, mtime_ns)
             version.verified = found.verified
         if version.is_empty or version.is_provisional:
             version = await self._load_version(mounted, version)
@@ -178,7 +182,7 @@ class NameLoader:
             else:
                 each.state = TreeState.DISPROVED
         if not version.is_empty and not (is_same and is_provisional):
-            version = self._table.new_version(mounted, version.target)
+            version = self._table.new_version(mounted, version.target, version.mtime_ns)
         self._table.set_tree(version, tree, fingerprint)
         if is_provisional:
             mounted.provisional = earlier if is_same else []

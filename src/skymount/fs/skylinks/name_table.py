@@ -19,7 +19,7 @@ from skymount.fs.skylinks.mounted_name import MountedName, TreeState, TreeVersio
 from skymount.fs.skylinks.parked_names import ParkedName, ParkedNames
 from skymount.fs.skylinks.tree import Tree
 from skymount.fs.skylinks.tree_cache import TreeCache
-from skymount.fs.subtree import refuse
+from skymount.fs.subtree import MTIME_NS, refuse
 from skymount.portal.registry.name_resolver import ResolvableName
 from skymount.wire.skylink import Skylink
 
@@ -81,23 +81,25 @@ class NameTable:
         text = f"{mounted.name}\0{target or ''}" if mounted.moves else mounted.name
         return self._tree_number(self.space, text)
 
-    def new_version(self, mounted: MountedName, target: Skylink | None) -> TreeVersion:
+    def new_version(
+        self, mounted: MountedName, target: Skylink | None, mtime_ns: int = MTIME_NS
+    ) -> TreeVersion:
         number = self._first_number(mounted, target)
         while number in self._versions or number in self._parked:
             number = next_tree_number(number)
-        version = self._versions[number] = TreeVersion(mounted, number, target)
+        version = self._versions[number] = TreeVersion(mounted, number, target, mtime_ns)
         return version
 
-    def version_for(self, mounted: MountedName, target: Skylink) -> TreeVersion:
+    def version_for(self, mounted: MountedName, target: Skylink, mtime_ns: int) -> TreeVersion:
         """Return the version for a target: the one that was shown before, if still in use."""
         number = self._first_number(mounted, target)
         while number in self._versions or number in self._parked:
             version = self._versions.get(number)
-            if version is not None and version.shows(mounted.name, target):
+            if version is not None and version.shows(mounted.name, target, mtime_ns):
                 version.mounted = mounted
                 return version
             number = next_tree_number(number)
-        return self.new_version(mounted, target)
+        return self.new_version(mounted, target, mtime_ns)
 
     def listed(self) -> list[str | int]:
         """Return what `ls` shows: names, and the tree numbers of parked ones."""
@@ -164,7 +166,7 @@ class NameTable:
         version.state = TreeState.DISPROVED
         mounted = version.mounted
         if mounted.version is version and self.is_listed(mounted):
-            mounted.version = self.new_version(mounted, version.target)
+            mounted.version = self.new_version(mounted, version.target, version.mtime_ns)
             self.touch(mounted.version)
             self.drop_if_unused(version)
 

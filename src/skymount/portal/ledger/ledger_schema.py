@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Key = tuple[bytes, bytes]  # public key and tweak of an entry
 _REASON_LIMIT = 500  # characters of a reason that are kept
 _APPLICATION = 0x736B796C  # "skyl"
-_VERSION = 4
+_VERSION = 5
 
 # Data keys are stored as UTF-8 blobs, because SQLite's text ends at a NUL. Revisions are stored as
 # 8 bytes, because they have one bit more than SQLite's integers; blobs compare as the numbers do.
@@ -82,13 +82,20 @@ _OWN_AND_LACKING = (
     "ALTER TABLE owed ADD COLUMN own INTEGER NOT NULL DEFAULT 0;"
     " ALTER TABLE spool ADD COLUMN lacking TEXT NOT NULL DEFAULT ''"
 )
+_NAME_VERSIONS = (
+    "CREATE TABLE name_versions"
+    " (name TEXT PRIMARY KEY, target TEXT NOT NULL, since INTEGER NOT NULL) WITHOUT ROWID"
+)
 _UPGRADES = {
     1: "ALTER TABLE spool ADD COLUMN portals TEXT NOT NULL DEFAULT '';"
     " ALTER TABLE spool ADD COLUMN fate TEXT NOT NULL DEFAULT 'failed'",
     2: "ALTER TABLE entries ADD COLUMN data BLOB; ALTER TABLE entries ADD COLUMN kind INTEGER;"
     f" ALTER TABLE entries ADD COLUMN signature BLOB; {_OWED}",
     3: _OWN_AND_LACKING,
+    4: _NAME_VERSIONS,
 }
+
+_PARTS = (_SCHEMA, _OWED, _OWN_AND_LACKING, _NAME_VERSIONS)
 
 OF_KEY = "public_key = ? AND tweak = ?"
 ENSURE_ENTRY = "INSERT OR IGNORE INTO entries (public_key, tweak) VALUES (?, ?)"
@@ -135,13 +142,22 @@ HAS_PENDING = (
     f"SELECT 1 FROM spool WHERE {OF_KEY} AND fate != '{PendingStatus.CONFLICT.value}' LIMIT 1"
 )
 REMOVE_PENDING = "DELETE FROM spool WHERE id = ?"
+NAME_VERSION = "SELECT target, since FROM name_versions WHERE name = ?"
+SET_NAME_VERSION = (
+    "INSERT INTO name_versions VALUES (?1, ?2, ?3)"
+    " ON CONFLICT (name) DO UPDATE SET target = ?2, since = ?3"
+)
+LIMIT_NAME_VERSIONS = (
+    "DELETE FROM name_versions WHERE name IN"
+    " (SELECT name FROM name_versions ORDER BY since DESC LIMIT -1 OFFSET ?)"
+)
 
 
 def ledger_format() -> Format:
     """Return the format of the database file."""
     from skymount.storage.sqlite import Format
 
-    return Format(_APPLICATION, _VERSION, f"{_SCHEMA}{_OWED};{_OWN_AND_LACKING}", _UPGRADES)
+    return Format(_APPLICATION, _VERSION, ";".join(_PARTS), _UPGRADES)
 
 
 @contextmanager

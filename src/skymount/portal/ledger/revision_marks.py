@@ -147,6 +147,12 @@ class RevisionMarks:
         if not self._unsaved:
             self.failure = None
 
+    async def name_since(self, name: str, target: str) -> int:
+        """Do as `Ledger.name_since`; StorageError where there is no ledger."""
+        if self.ledger is None:
+            raise StorageError("there is no ledger")
+        return await self.in_thread(self.ledger.name_since, name, target)
+
     async def find_entry(self, link: Skylink) -> EntryId | None:
         if self.ledger is None:
             unsaved = self._unsaved.items()

@@ -1,7 +1,10 @@
-"""The part of a ledger that knows which entries were seen and used: revision marks and names."""
+"""The part of a ledger that knows what was seen and used: revision marks of entries, their names,
+and since when a v2 skylink or a domain leads where it does.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +19,9 @@ if TYPE_CHECKING:
     import sqlite3
 
     from skymount.wire.skylink import Skylink
+
+
+_NAMES_LIMIT = 10_000  # names that are remembered; those that changed longest ago go first
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,32 @@ class SeenLedger(LedgerPart):
             ),
             durable=False,
         )
+
+    def name_since(self, name: str, target: str) -> int:
+        """Note that a name leads to a skylink; return since when this machine knows that.
+
+        In whole seconds of Unix time, rounded up, and at least one after what the name led to
+        before, also if the clock was set back.
+        """
+
+        def known(db: sqlite3.Connection) -> int | None:
+            row = db.execute(schema.NAME_VERSION, (name,)).fetchone()
+            return row[1] if row is not None and row[0] == target else None
+
+        def write(db: sqlite3.Connection) -> int:
+            row = db.execute(schema.NAME_VERSION, (name,)).fetchone()
+            if row is not None and row[0] == target:  # another process was first
+                return int(row[1])
+            since = math.ceil(self.stamp().now)
+            if row is not None:
+                since = max(since, row[1] + 1)
+            db.execute(schema.SET_NAME_VERSION, (name, target, since))
+            db.execute(schema.LIMIT_NAME_VERSIONS, (_NAMES_LIMIT,))
+            return since
+
+        found = self.file.read(known, None)
+        # Not synced: what is lost in a power failure is seen again, later.
+        return self.file.database.write(write, durable=False) if found is None else found
 
     def public_keys(self) -> list[bytes]:
         return [key for (key,) in self.file.rows(schema.LISTED_PUBLIC_KEYS)]
