@@ -300,6 +300,30 @@ def test_get_of_whole_skylinks(
     assert sorted(_files(tmp_path / "flat")) == ["a.csv", "space and %20.txt"]
 
 
+def test_get_never_leaves_its_directory(
+    fs: SkylinkFileSystem, fake: FakePortal, tmp_path: Path
+) -> None:
+    """P11: names that a mount cannot show are not there."""
+    files = {"../up": b"1", "d/../../up": b"2", "/up": b"3", "ok": b"4", "d/./up": b"5"}
+    hostile = of_files(files)
+    fake.add(hostile)
+    for source in (hostile.name, f"{hostile.name}/**", f"{hostile.name}/*"):
+        fs.get(source, f"{tmp_path}/in/copy", recursive=True)
+        assert _files(tmp_path / "in") == {"copy/ok": b"4"}
+
+
+def test_get_of_lists_finds_many_at_once(
+    fs: SkylinkFileSystem, fake: FakePortal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P13: also whole skylinks; a silent portal is waited for once."""
+    many = [of_files({f"{n}/f": b""}) for n in range(30)]
+    monkeypatch.setenv("SKYMOUNT_TIMEOUT", "0.3")
+    fake.fault(faults.stalls_after(-1))
+    with pytest.raises(TimeoutError):
+        fs.get([each.name for each in many], f"{tmp_path}/copy", recursive=True)
+    assert len([each for each in many if fake.asked(each.name)]) <= 16  # those at once
+
+
 def test_get_to_places_that_are_listed(
     fs: SkylinkFileSystem, site: FakeSkyfile, tmp_path: Path
 ) -> None:

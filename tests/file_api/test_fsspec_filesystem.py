@@ -120,6 +120,29 @@ def test_walk_where_nothing_is(
     assert len(told) == 1
 
 
+@pytest.mark.parametrize("kind", ["blockcache", "filecache", "simplecache", "dir"])
+def test_file_systems_over_it_walk_as_it_does(
+    fs: SkylinkFileSystem, site: FakeSkyfile, fake: FakePortal, tmp_path: Path, kind: str
+) -> None:
+    """P9: an outage raises there, too."""
+    other = of_files({"other": b""})
+    fake.add(other)
+
+    def walked(root: str) -> list[tuple[list[str], list[str]]]:
+        if kind == "dir":
+            above, path = fsspec.filesystem("dir", path=root, fs=fs), ""
+        else:
+            above, path = fsspec.filesystem(kind, fs=fs, cache_storage=str(tmp_path / "c")), root
+        return [(directories, files) for _, directories, files in above.walk(path)]
+
+    assert walked(site.name) == [
+        (directories, files) for _, directories, files in fs.walk(site.name)
+    ]
+    fake.fault(faults.status(503, "out of order"))
+    with pytest.raises(OSError, match="out of order"):
+        walked(other.name)
+
+
 def test_walk_asks_for_a_name_once(fs: SkylinkFileSystem, fake: FakePortal) -> None:
     """P9: what it yields is of one version, also when the portal fails or the name moves."""
     deep = of_files({"/".join("d" * 500): b""})

@@ -146,6 +146,8 @@ def test_put_of_two_files_with_one_name(real: SkylinkFileSystem, tree: Callable[
         real.put([f"{source}/*/x"])
     assert _content(real, real.put(f"{source}/*/x")) == {"a/x": b"1", "b/x": b"2"}
     real.put([two[0], two[0]])
+    with pytest.raises(ValueError, match="x: a file and a directory would be"):
+        real.put([source / "a/x", source / "c/x"], recursive=True)
 
 
 def test_put_of_patterns_leaves_out_secrets(

@@ -77,6 +77,24 @@ def test_zarr(fs: SkylinkFileSystem, portal: str, tmp_path: Path) -> None:
     assert (read["a"][25:70, 10:95] == values[25:70, 10:95]).all()
 
 
+def test_rsync(
+    fs: SkylinkFileSystem,
+    portal: str,
+    tree: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P11: a whole skylink to another file system, by `rsync` of fsspec."""
+    from fsspec.generic import rsync
+
+    files = {"a.csv": b"1", "d/b c.txt": b"2", "d/e/f": b"3"}
+    link = fs.put(tree(files), recursive=True)
+    monkeypatch.setenv("SKYMOUNT_PORTALS", portal)
+    rsync(link, f"file://{tmp_path}/copy")
+    found = filter(Path.is_file, (tmp_path / "copy").rglob("*"))
+    assert {str(path.relative_to(tmp_path / "copy")): path.read_bytes() for path in found} == files
+
+
 def test_zip(fs: SkylinkFileSystem, portal: str, tmp_path: Path) -> None:
     """P9: a file of an archive that is in a skylink."""
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:

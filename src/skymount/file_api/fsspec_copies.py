@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
+from glob import has_magic
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,7 +20,7 @@ from skymount.file_api.fsspec_bulk import BulkOperations
 from skymount.file_api.location import SKYLINK
 from skymount.file_api.open_file import OpenFile
 from skymount.file_api.os_errors import no_change, os_error
-from skymount.file_api.uploading import Choice, upload
+from skymount.file_api.uploading import Choice, directories_above, upload
 from skymount.portal.client.upload_source import checked_name
 from skymount.storage.atomic_file import Replacement
 from skymount.upload_selection.selection import SelectionRules
@@ -133,6 +134,7 @@ class CopyOperations(BulkOperations):
         has_each = not isinstance(lpath, str | os.PathLike)
         if has_each and not is_one:
             return _pairs(map(self._strip_protocol, given), lpath)
+        self._entries(each for each in map(self._strip_protocol, given) if not has_magic(each))
         groups = [self.expand_path(each, recursive, maxdepth) for each in given]
         entries = self._entries(path for group in groups for path in group)
         if not recursive or maxdepth is not None:
@@ -159,7 +161,7 @@ class CopyOperations(BulkOperations):
         return [(path, local) for local, path in copies.items()]
 
     def _entries(self, paths: Iterable[str]) -> dict[str, Entry]:
-        """Find many at once."""
+        """Find many at once; the first failure is raised."""
         names = list(dict.fromkeys(paths))
         entries = {}
         for name, found in zip(names, self.files.find_all([*map(self.locate, names)]), strict=True):
@@ -303,10 +305,7 @@ def _choose_matches(
 
 def _wanted(files: Set[str], directories: Set[str], maxdepth: int | None) -> Callable[[str], bool]:
     """Return what tells these files, what is in these directories, and all on the way there."""
-    above = {
-        path[:at] for path in files | directories for at, each in enumerate(path) if each == "/"
-    }
-    named = files | directories | above
+    named = files | directories | directories_above(files | directories)
 
     def is_wanted(path: str) -> bool:
         if path in named:

@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +29,17 @@ from skymount.upload_selection.selection import (
 from skymount.wire.skylink import Skylink
 
 log = logging.getLogger(__name__)
+
+
+def directories_above(paths: Iterable[str]) -> set[str]:
+    """Return the directories on the way to relative paths."""
+    found: set[str] = set()
+    for path in paths:
+        above = path.rpartition("/")[0]
+        while above and above not in found:
+            found.add(above)
+            above = above.rpartition("/")[0]
+    return found
 
 
 @contextmanager
@@ -90,6 +101,8 @@ class Choice:
         if not self._sources:
             but = f" but what is left out: {listed(self._left_out)}" if self._left_out else ""
             raise MalformedError(f"{origin}: there is no file to upload{but}")
+        for name in directories_above(self._sources) & self._sources.keys():
+            raise MalformedError(f"{name}: a file and a directory would be uploaded as that")
         sources = [self._sources[name] for name in sorted(self._sources, key=str.encode)]
         field = DIRECTORY_FIELD if directory else FILE_FIELD
         body = UploadBody(sources, field=field, dirname=directory)
