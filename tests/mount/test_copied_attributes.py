@@ -57,6 +57,9 @@ def test_out_of_a_skylink(owner: Owner, files: Path, how: str, portal: str, tmp_
     copy(how, file, source)
     assert sorted(os.listxattr(source)) == ["user.mime_type", "user.xdg.origin.url"]
     assert source.read_text() == how
+    entry = files / source.name
+    copy(how, file, entry)
+    assert entry.read_text() == how
 
 
 def test_set_and_removed(files: Path) -> None:
@@ -66,7 +69,7 @@ def test_set_and_removed(files: Path) -> None:
     os.setxattr(files / "x", "user.skymount.revision", b"99")
     os.removexattr(files / "x", "user.skymount.revision")
     assert os.getxattr(files / "x", "user.skymount.revision") == revision
-    for name in ("user.mime_type", "user.other"):
+    for name in ("user.mime", "user.other"):
         output([sys.executable, "-c", SET, files / "x", name])
 
 

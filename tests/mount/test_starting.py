@@ -283,6 +283,47 @@ def test_a_relative_log_file_lies_where_the_command_was_given(
         assert "mounted, portals:" in (sandbox.root / "own.log").read_text()
 
 
+def test_a_log_file_that_is_a_link(sandbox: Sandbox, portal: str) -> None:
+    (sandbox.root / "link.log").symlink_to(sandbox.root / "kept.log")
+    with sandbox.mounted("--portal", portal, "--log-file", sandbox.root / "link.log"):
+        assert "mounted, portals:" in (sandbox.root / "kept.log").read_text()
+        assert (sandbox.root / "link.log").is_symlink()
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_log_on_a_standard_stream(sandbox: Sandbox, portal: str, stream: str) -> None:
+    """It is that of the command, a file or a pipe."""
+    path, log = sandbox.directory(), sandbox.root / "log"
+    command = [*SKYMOUNT, "mount", "--portal", portal, "--log-file", f"/dev/{stream}", path]
+    with log.open("wb") as file:
+        done = subprocess.run(
+            command, env=sandbox.env, timeout=LIMIT, check=False, **{stream: file}
+        )
+    try:
+        assert done.returncode == 0
+        assert f"{path}: mounted, portals: {portal}" in log.read_text()
+    finally:
+        sandbox.succeed("umount", path)
+    assert "unmounted" in log.read_text()
+
+
+def test_a_state_directory_that_is_read_only(
+    sandbox: Sandbox, portal: str, mount_namespace: Namespace
+) -> None:
+    """M3: It is a warning that nothing is logged."""
+    state = sandbox.root / "state"
+    mount_namespace.do("mount", "--bind", state, state)
+    mount_namespace.do("mount", "-o", "remount,bind,ro", state)
+    inside, path = sandbox.within(mount_namespace.prefix), sandbox.directory()
+    done = inside.skymount("mount", path, "--portal", portal)
+    try:
+        assert done.returncode == 0, done.stderr
+        assert "Read-only file system; nothing is logged" in done.stderr
+        assert "skylinks" in mount_namespace.do("ls", path)
+    finally:
+        inside.skymount("umount", path)
+
+
 def test_the_log_lies_in_the_state_directory(sandbox: Sandbox, portal: str) -> None:
     with sandbox.mounted("--portal", portal) as mount:
         assert f"{mount.path}: mounted, portals: {portal}" in sandbox.log.read_text()

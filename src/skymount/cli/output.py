@@ -55,7 +55,7 @@ def is_stream(destination: str | None) -> bool:
     """Whether it is written to as it is: standard output, a device, a pipe, or a descriptor of this
     process by its name, such as ``/dev/stdout``, whatever that leads to.
     """
-    if destination == "-" or _own_descriptor(destination or "") is not None:
+    if destination == "-" or own_descriptor(destination or "") is not None:
         return True
     try:
         mode = os.stat(destination or "").st_mode
@@ -67,7 +67,7 @@ def is_stream(destination: str | None) -> bool:
 _LINKS = 40  # one behind the other, as the kernel follows them
 
 
-def _own_descriptor(path: str) -> int | None:
+def own_descriptor(path: str) -> int | None:
     """Return N of ``/dev/fd/N`` and what leads there; None for any other path."""
     for _ in range(_LINKS):
         parent, name = os.path.split(path)
@@ -88,7 +88,7 @@ async def open_stream(destination: str) -> AsyncIterator[int]:
     if destination == "-":
         yield standard_output().fileno()
         return
-    descriptor = _own_descriptor(destination)
+    descriptor = own_descriptor(destination)
     if descriptor is not None:  # opened anew it would begin at its start
         yield descriptor
         return

@@ -127,6 +127,16 @@ def log_to(path: str, level: str) -> None:
     _begin(_LogFile(path), LineFormatter(), level)
 
 
+def log_to_descriptor(number: int, level: str) -> None:
+    """Send the log and standard error to an open file; standard input and output to nowhere."""
+    os.dup2(number, 2)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.close(null)
+    _begin(logging.StreamHandler(sys.stderr), LineFormatter(), level)
+
+
 def log_to_stderr(level: str, fields: Mapping[str, str] | None = None) -> None:
     """Send the log to standard error; if that is the journal, to the journal, with `fields`."""
     if not _is_journal(2):

@@ -71,7 +71,7 @@ class MountStatus:
         return {
             "version": __version__,
             "pid": os.getpid(),
-            "mountpoint": self.config.mountpoint,
+            "mountpoint": os.fsencode(self.config.mountpoint).decode(errors="backslashreplace"),
             "uptime_seconds": round(time.time() - self._started, 3),
             "portals": self.config.portal_urls,
             "portal_health": [

@@ -33,6 +33,7 @@ from skymount.fs.failures import FailureLog, describe
 from skymount.fs.inode_space import merge_forgets
 from skymount.fs.obstacles import refusal
 from skymount.fs.subtree import (
+    COPIED,
     IMMUTABLE,
     LIVE,
     NAME_MAX,
@@ -322,7 +323,7 @@ class FuseAdapter(pyfuse3.Operations):
         """
         if name.startswith(b"user.") and not self._files.subtree(inode).writable:
             _refuse(errno.EROFS)
-        if not name.startswith(LIVE.encode()):
+        if not name.startswith(LIVE.encode()) and name not in COPIED:
             _refuse(errno.EOPNOTSUPP)
         self._check_owner(ctx, inode)
 

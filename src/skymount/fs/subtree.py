@@ -33,6 +33,9 @@ ATTRIBUTES = (
 )
 """The names of all attributes there are."""
 
+COPIED = frozenset(name.encode() for name in ATTRIBUTES if not name.startswith(LIVE))
+"""Those that are listed, and so copied."""
+
 MUTABLE_TIMEOUT = 1.0
 """Seconds, the longest entry_timeout and attr_timeout of what may change.
 

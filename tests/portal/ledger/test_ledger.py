@@ -272,10 +272,11 @@ def test_names_are_forgotten_in_the_order_of_their_changes(
         for number in range(5):
             now += 10
             ledger.name_since(f"hns/{number}", "one")
-        now += 10
+        now = 5.0
         found = [ledger.name_since(f"hns/{number}", "one") for number in (4, 3, 2)]
         assert found == [50, 40, 30]
-        assert ledger.name_since("hns/0", "one") == 60
+        assert ledger.name_since("hns/0", "one") == 5
+        assert ledger.name_since("hns/0", "two") == 6
 
 
 def test_newer_version_is_refused(path: Path):

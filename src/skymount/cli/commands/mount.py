@@ -15,7 +15,7 @@ import click
 from skymount import file_permissions
 from skymount.cli import completion
 from skymount.cli.options import PathType, load_settings, mount_options
-from skymount.cli.output import escape, warn
+from skymount.cli.output import escape, own_descriptor, warn
 from skymount.errors import ConfigError, MountError, StorageError
 
 if TYPE_CHECKING:
@@ -108,11 +108,13 @@ def mount(mountpoint: str | None, name: str | None, foreground: bool, **flags: A
         return
     obstacles.check(allow_other=settings.allow_other)
     place.check(settings.mountpoint, clear=False)
-    log_file = _writable(
-        settings.log_file or config.default_log_file(settings.mountpoint),
-        is_default=not settings.log_file,
-    )
-    begin_log = partial(log.log_to, log_file, settings.log_level)
+    log_file = settings.log_file or config.default_log_file(settings.mountpoint)
+    descriptor = own_descriptor(log_file)
+    if descriptor in (1, 2):  # all others are closed in the background
+        begin_log = partial(log.log_to_descriptor, descriptor, settings.log_level)
+    else:
+        log_file = _writable(log_file, is_default=not settings.log_file)
+        begin_log = partial(log.log_to, log_file, settings.log_level)
     started = run_in_background(settings, begin_log, reread)
     for warning in started.warnings:
         warn(warning)
@@ -122,8 +124,13 @@ def mount(mountpoint: str | None, name: str | None, foreground: bool, **flags: A
 
 
 def _writable(path: str, *, is_default: bool) -> str:
-    """Create the log file, and its directory if that is the default; return the absolute path."""
+    """Create the log file, and its directory if that is the default; return the absolute path.
+
+    It is that of no file, with a warning, if the default cannot be written.
+    """
     path = os.path.abspath(os.path.expanduser(path))
+    if not is_default:  # the user may choose a link, but nobody else where the default leads
+        path = os.path.realpath(path)
     try:
         if is_default:
             for each in (Path(path).parents[1], Path(path).parent):
@@ -132,6 +139,9 @@ def _writable(path: str, *, is_default: bool) -> str:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         return path
     except OSError as error:
+        if is_default:
+            warn(f"{path}: {error.strerror}; nothing is logged, but for --log-file FILE elsewhere")
+            return os.devnull
         raise MountError(
             f"{path}: the log cannot be written there: {error.strerror}; choose another --log-file"
         ) from None

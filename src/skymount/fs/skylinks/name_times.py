@@ -5,6 +5,8 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 
+from cachetools import LRUCache
+
 from skymount.errors import StorageError
 from skymount.fs.skylinks.mounted_name import MountedName
 from skymount.wire.skylink import Skylink
@@ -14,6 +16,8 @@ log = logging.getLogger(__name__)
 NameSince = Callable[[str, str], Awaitable[int]]
 """Notes that a name leads to a skylink; returns since when, in seconds, and may raise StorageError.
 """
+
+_UNKEPT_LIMIT = 10_000  # names whose time is in memory
 
 
 class NameTimes:
@@ -26,17 +30,25 @@ class NameTimes:
         self._directory = directory
         self._clock = clock
         self._mounted_at = math.ceil(clock())
+        self._unkept: LRUCache[str, tuple[Skylink, int]] = LRUCache(_UNKEPT_LIMIT)
 
     async def mtime_ns(self, mounted: MountedName, target: Skylink) -> int:
         """Return the time of what a name leads to now; that of the mount if none can be kept."""
+        name = f"{self._directory}/{mounted.name}"
         try:
-            seconds = await self._since(f"{self._directory}/{mounted.name}", str(target))
+            seconds = await self._since(name, str(target))
         except StorageError as error:
             log.warning("%s: its time is not kept: %s", mounted.name, error)
-            seconds = self._mounted_at
-        before = mounted.version
-        if not before.is_empty and before.target != target:
-            # Holds by itself where times are kept.
-            least = before.mtime_ns // 10**9 + 1
-            seconds = seconds if seconds >= least else max(least, math.ceil(self._clock()))
+            seconds = self._of_this_mount(name, target)
         return seconds * 10**9
+
+    def _of_this_mount(self, name: str, target: Skylink) -> int:
+        before = self._unkept.get(name)
+        if before is None:
+            seconds = self._mounted_at
+        elif before[0] == target:
+            seconds = before[1]
+        else:
+            seconds = max(before[1] + 1, math.ceil(self._clock()))
+        self._unkept[name] = target, seconds
+        return seconds

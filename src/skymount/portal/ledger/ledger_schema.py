@@ -83,8 +83,8 @@ _OWN_AND_LACKING = (
     " ALTER TABLE spool ADD COLUMN lacking TEXT NOT NULL DEFAULT ''"
 )
 _NAME_VERSIONS = (
-    "CREATE TABLE name_versions"
-    " (name TEXT PRIMARY KEY, target TEXT NOT NULL, since INTEGER NOT NULL) WITHOUT ROWID"
+    "CREATE TABLE name_versions (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,"
+    " target TEXT NOT NULL, since INTEGER NOT NULL)"
 )
 _UPGRADES = {
     1: "ALTER TABLE spool ADD COLUMN portals TEXT NOT NULL DEFAULT '';"
@@ -143,13 +143,9 @@ HAS_PENDING = (
 )
 REMOVE_PENDING = "DELETE FROM spool WHERE id = ?"
 NAME_VERSION = "SELECT target, since FROM name_versions WHERE name = ?"
-SET_NAME_VERSION = (
-    "INSERT INTO name_versions VALUES (?1, ?2, ?3)"
-    " ON CONFLICT (name) DO UPDATE SET target = ?2, since = ?3"
-)
+SET_NAME_VERSION = "INSERT OR REPLACE INTO name_versions (name, target, since) VALUES (?, ?, ?)"
 LIMIT_NAME_VERSIONS = (
-    "DELETE FROM name_versions WHERE name IN"
-    " (SELECT name FROM name_versions ORDER BY since DESC LIMIT -1 OFFSET ?)"
+    "DELETE FROM name_versions WHERE id <= (SELECT max(id) FROM name_versions) - ?"
 )
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from skymount.wire.skylink import Skylink
 
 
-_NAMES_LIMIT = 10_000  # names that are remembered; those that changed longest ago go first
+_NAMES_LIMIT = 10_000  # changes of names that are remembered, whatever the clock said then
 
 
 @dataclass(frozen=True, slots=True)
