@@ -56,6 +56,7 @@ def test_metadata_and_charset(client: Client, who: str) -> None:
         ("a.html", "text/html", b"<meta charset=koi8-r>", "text/html"),
         ("a.svg", "image/svg+xml", b"<svg/>", "image/svg+xml; charset=utf-8"),
         ("a.html", "", b"<meta charset=koi8-r>", "text/html"),
+        ("a.md", "text/markdown", b"<meta charset=koi8-r>", "text/markdown; charset=utf-8"),
         ("a.txt", "", _POLISH.encode("iso-8859-2"), "text/plain"),
         ("a.txt", "", _POLISH.encode(), "text/plain; charset=utf-8"),
         ("a.json", "application/json", '"ż"'.encode(), "application/json"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from skymount.server.download.charset import START_SIZE, is_utf8, takes_charset
+from skymount.server.download.charset import START_SIZE, is_utf8, may_declare, takes_charset
 
 _POLISH = "Zażółć gęślą jaźń\n"
 
@@ -62,11 +62,34 @@ def test_types_of_text(content_type: str, expected: bool) -> None:
 )
 def test_utf8(content: bytes, expected: bool) -> None:
     """What declares another encoding keeps it: the charset of HTTP would count more."""
-    assert is_utf8(content, is_whole=True) is expected
+    assert is_utf8(content, is_whole=True, may_declare=True) is expected
 
 
 def test_a_character_may_be_cut_at_the_end_of_what_is_looked_at() -> None:
     long = ("x" + "ż" * START_SIZE).encode()[:START_SIZE]
-    assert is_utf8(long, is_whole=False)
-    assert not is_utf8(long, is_whole=True)
-    assert not is_utf8(b"\xff" + long, is_whole=False)
+    assert is_utf8(long, is_whole=False, may_declare=False)
+    assert not is_utf8(long, is_whole=True, may_declare=False)
+    assert not is_utf8(b"\xff" + long, is_whole=False, may_declare=False)
+
+
+@pytest.mark.parametrize(
+    ("content_type", "expected"),
+    [
+        ("text/html", True),
+        ("Text/XML; a=b", True),
+        ("text/css", True),
+        ("application/xhtml+xml", True),
+        ("image/svg+xml", True),
+        ("text/plain", False),
+        ("text/markdown", False),
+        ("text/javascript", False),
+    ],
+)
+def test_types_that_declare_an_encoding(content_type: str, expected: bool) -> None:
+    assert may_declare(content_type) is expected
+
+
+def test_text_that_quotes_a_declaration_declares_nothing() -> None:
+    quoting = "Zażółć: <meta charset=iso-8859-2>".encode()
+    assert is_utf8(quoting, is_whole=True, may_declare=False)
+    assert not is_utf8(quoting, is_whole=True, may_declare=True)

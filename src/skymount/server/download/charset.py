@@ -17,6 +17,7 @@ _TEXT = re.compile(
     r"(text/.*|application/(x-)?(java|ecma)script|application/xml|.*/.*\+xml)", re.IGNORECASE
 )
 _JSON = re.compile(r".*[/+]json", re.IGNORECASE)  # always UTF-8, without a charset (RFC 8259 8.1)
+_DECLARING = re.compile(r"(text/(html|xml|css)|application/xml|.*/.*\+xml)", re.IGNORECASE)
 _HAS_CHARSET = re.compile(r";\s*charset\s*=", re.IGNORECASE)
 
 _DECLARATION_SIZE = 1024  # where a declaration counts (HTML 13.2.3.2)
@@ -38,12 +39,18 @@ def takes_charset(content_type: str) -> bool:
     return is_text and _HAS_CHARSET.search(f";{parameters}") is None
 
 
-def is_utf8(start: bytes, *, is_whole: bool) -> bool:
+def may_declare(content_type: str) -> bool:
+    """Whether content of this type may declare its encoding: HTML, XML, SVG and CSS."""
+    return _DECLARING.fullmatch(content_type.partition(";")[0].strip()) is not None
+
+
+def is_utf8(start: bytes, *, is_whole: bool, may_declare: bool) -> bool:
     """Whether content that begins so, or is this, is UTF-8 and declares nothing else.
 
-    HTML, XML, SVG and CSS may declare an encoding; a charset of HTTP would outrank it.
+    A charset of HTTP would outrank what the content declares.
     """
-    declared = _DECLARED.search(_COMMENT.sub(b"", start[:_DECLARATION_SIZE]))
+    head = _COMMENT.sub(b"", start[:_DECLARATION_SIZE]) if may_declare else b""
+    declared = _DECLARED.search(head)
     if declared and next(filter(None, declared.groups()), b"").lower() not in _UTF8:
         return False
     try:

@@ -239,7 +239,11 @@ async def _type_with_charset(
     bare = known if known == content.content_type.strip() else known.removesuffix(charset.UTF8)
     if not charset.takes_charset(bare):
         return known
-    decide = partial(charset.is_utf8, is_whole=content.size <= charset.START_SIZE)
+    decide = partial(
+        charset.is_utf8,
+        is_whole=content.size <= charset.START_SIZE,
+        may_declare=charset.may_declare(bare),
+    )
     told = _told_by_start(skyfile, content, guessed.utf8, charset.START_SIZE, decide)
     return bare + charset.UTF8 if await told else bare
 
