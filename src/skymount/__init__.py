@@ -13,12 +13,12 @@ if TYPE_CHECKING:  # `as` exports a name to type checkers
 
 __version__ = "0.1.0"
 
-_PUBLIC = ("open", "listdir", "Path")
+__all__ = ["Path", "listdir", "open"]
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name on its first use."""
-    if name not in _PUBLIC:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from skymount.file_api import path
 
@@ -26,4 +26,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_PUBLIC]
+    return [*globals(), *__all__]

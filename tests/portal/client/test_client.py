@@ -449,7 +449,10 @@ async def test_closed_with_requests_under_way():
                 await client.aclose()
         assert len(errors) == 1
         portal.heal()
-        assert (await client.head(SMALL.skylink)).metadata == SMALL.metadata
+        asked = len(portal.requests)
+        with pytest.raises(RuntimeError, match="this client is closed"):
+            await client.head(SMALL.skylink)
+        assert len(portal.requests) == asked
 
 
 # --- uploads

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import inspect
 import os
+import pickle
 import pydoc
 import re
 import signal
@@ -377,3 +378,19 @@ def test_many_clients_one_after_another(fakes: FakePortal):
     while len(os.listdir("/proc/self/fd")) > before:  # the portal's ends are in this process too
         assert time.monotonic() < deadline
         time.sleep(0.001)
+
+
+def test_pickling_says_what_to_do() -> None:
+    with (
+        SyncPortalClient("http://127.0.0.1:9") as client,
+        pytest.raises(TypeError, match="pass its address and options on"),
+    ):
+        pickle.dumps(client)
+
+
+def test_help_of_the_package_lists_what_is_public() -> None:
+    import skymount
+
+    text = pydoc.plain(pydoc.render_doc(skymount))
+    for name in ("class Path", "listdir(", "open("):
+        assert name in text

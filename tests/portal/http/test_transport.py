@@ -1,5 +1,7 @@
 """The connections that a client makes ahead of need, and what it learns of the way."""
 
+import gc
+
 import pytest
 
 from skymount.errors import BadContentError, PortalError, UnavailableError
@@ -65,9 +67,24 @@ async def test_round_trip():
 
 
 async def test_connections_of_a_client_that_was_closed():
-    """What was made ahead is gone; a request after that makes a connection anew."""
+    """What was made ahead is gone, and no request makes a connection anew."""
     async with talking(HELLO) as (server, client):
         await client.connect(2)
         await client.aclose()
-        assert await fetched(client) == b"hello"
-        assert server.accepted == 3
+        with pytest.raises(RuntimeError, match="this client is closed"):
+            await fetched(client)
+        assert server.accepted == 2
+
+
+async def test_client_that_nobody_closed():
+    """It warns when it is dropped with open connections."""
+    async with talking(HELLO) as (_, client):
+        dropped = [HttpClient(client.url, client.options)]
+        await dropped[0].connect(1)
+
+        def drop() -> None:
+            dropped.clear()
+            gc.collect()
+
+        with pytest.warns(ResourceWarning, match="unclosed <socket"):
+            drop()

@@ -3,7 +3,7 @@
 import inspect
 from functools import partial, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Never, Self, Unpack
 
 from skymount.portal.client.client import PortalClient
 from skymount.portal.client.registry import Registry
@@ -93,6 +93,11 @@ class SyncPortalClient(_SyncFacade, of=PortalClient):
 
     def __repr__(self) -> str:
         return f"Sync{self._target!r}"
+
+    def __reduce__(self) -> Never:
+        raise TypeError(
+            "a client cannot be pickled: pass its address and options on, and make one there"
+        )
 
     def close(self) -> None:
         """Close every connection and end the thread. Calls that wait raise RuntimeError."""

@@ -128,6 +128,7 @@ class HttpClient:
         self._transport = HTTPTransport(url, options)
         self._http = _AsyncClient(transport=self._transport, trust_env=False)
         self._recognition = Recognition(self._is_portal)
+        self._is_closed = False
 
     def __repr__(self) -> str:
         return f"HttpClient({self.url!r})"
@@ -143,8 +144,9 @@ class HttpClient:
         return self._transport.in_flight
 
     async def aclose(self) -> None:
-        """Close every connection. A further request opens new ones; those under way fail."""
-        await self._transport.aclose()  # not the client of httpx, which could not be used again
+        """Close every connection. Requests under way fail, and further ones are a RuntimeError."""
+        self._is_closed = True
+        await self._transport.aclose()
 
     async def connect(self, count: int = 1) -> None:
         """Open connections until there are `count`, as far as options allow. Errors are left to
@@ -321,6 +323,8 @@ class HttpClient:
         options: PortalOptions | None,
         headers: Mapping[str, str] | None,
     ) -> Call:
+        if self._is_closed:
+            raise RuntimeError("this client is closed")
         more = tuple(headers.items()) if headers else ()
         call = Call(request, options or self.options, self.url, more)
         if self.options.read_only and request.method not in _READING_METHODS:

@@ -28,7 +28,7 @@ class HTTPTransport(httpx.AsyncBaseTransport):
     called when the request has a connection, and "is_spare": it gets the one connection that is
     kept free of all other requests.
 
-    Closing it ends what is under way. A request after that opens a new connection.
+    Closing it ends what is under way.
     """
 
     def __init__(self, url: str, options: PortalOptions) -> None:
