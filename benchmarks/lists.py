@@ -15,7 +15,7 @@ from benchmarks.figures import Figure, Group, Round
 from benchmarks.mounts import Mounted
 from benchmarks.plan import Plan
 from benchmarks.proxy import Distance, distance
-from skymount.portal import SyncPortalClient, UploadResult
+from skymount.portal import SyncPortalClient
 
 _ENTRIES = 100
 _SKYLINKS = 30
@@ -101,7 +101,7 @@ def _published(portal: str) -> list[str]:
     """Upload files that nobody has seen yet; returns their skylinks."""
     with SyncPortalClient(portal) as client:
         found = [client.upload_file(os.urandom(64), custom_filename="a") for _ in range(_SKYLINKS)]
-    return [str(each.skylink) for each in found if isinstance(each, UploadResult)]
+    return [str(each.skylink) for each in found]
 
 
 def _of_skylinks(

@@ -166,7 +166,10 @@ def _newest(plan: Plan, portals: Sequence[PortalProcess], env: dict[str, str]) -
         key = os.readlink(mounted.place / "registry" / _KEY)
         with SyncPortalClient(first) as client:
             machine.wait_until(
-                lambda: client.registry.get_entry(key, "behind").entry.data == b"4",
+                lambda: (
+                    (found := client.registry.get_entry(key, "behind").entry) is not None
+                    and found.data == b"4"
+                ),
                 "the first portal has the newest entry",
                 _REPAIRED,
             )

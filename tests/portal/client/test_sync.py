@@ -76,10 +76,33 @@ def test_every_call_is_there(waiting: type, owner: type):
     assert found >= 3
 
 
+def test_types(tmp_path: Path):
+    """A type checker knows the arguments and the results, and finds misspelt names."""
+    file = tmp_path / "uses.py"
+    file.write_text(
+        "from skymount.portal import SyncPortalClient\n"
+        "client = SyncPortalClient()\n"
+        "reveal_type(client.upload_file(b'', custom_filename='f', timeout=1).skylink)\n"
+        "reveal_type(client.registry.get_entry('k', 'd'))\n"
+        "reveal_type(client.get_skylink_url('l'))\n"
+        "client.nosuch()\n"
+        "client.upload_file(b'', custom_filenam='f')\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path / "cache", file]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    lines = [line.partition(": ")[2] for line in done.stdout.splitlines()[:-1]]
+    assert lines[:3] == [
+        'note: Revealed type is "skymount.wire.skylink.Skylink"',
+        'note: Revealed type is "skymount.portal.client.registry.EntryResult"',
+        'note: Revealed type is "str"',
+    ]
+    assert [line.partition("[")[2] for line in lines[3:]] == ["attr-defined]", "call-arg]"]
+
+
 def test_everything_else_is_there():
     """So has everything else but what makes sense in a trio program only."""
     missing = public(PortalClient) - public(SyncPortalClient)
-    assert missing == {"aclose", "node", "of"}
+    assert missing == {"aclose", "node", "of", "open_range"}
     assert public(Registry) == public(SyncRegistry)
     assert public(SkyDB) == public(SyncSkyDB)
 

@@ -1,9 +1,9 @@
 """The synchronous client: every call of `PortalClient`, run by trio in a thread of its own."""
 
-import inspect
+from collections.abc import Callable, Coroutine
 from functools import partial, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, Self, Unpack
+from typing import Any, Concatenate, Never, ParamSpec, Self, TypeVar, Unpack
 
 from skymount.portal.client.client import PortalClient
 from skymount.portal.client.registry import Registry
@@ -11,54 +11,66 @@ from skymount.portal.client.skydb import SkyDB
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.options import ClientOptions, PortalOptions
 from skymount.trio_thread import TrioThread
+from skymount.wire.dialect import Dialect
 
-_ASYNC_ONLY = frozenset({"aclose", "node", "of", "stream", "http"})
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-def _synchronous(name: str, member: Any) -> Any:
-    if inspect.iscoroutinefunction(member):
+def _waits(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """Make a method that waits for an asynchronous one, with its arguments and its words."""
 
-        @wraps(member)
-        def call(self: "_SyncFacade", *args: Any, **kwargs: Any) -> Any:
-            return self._thread.call(partial(member, self._target, *args, **kwargs))
+    @wraps(method)
+    def call(self: "_SyncFacade", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._thread.call(partial(method, self._target, *args, **kwargs))
 
-        return call
-    if inspect.isfunction(member):
+    return call
 
-        @wraps(member)
-        def direct(self: "_SyncFacade", *args: Any, **kwargs: Any) -> Any:
-            return member(self._target, *args, **kwargs)
 
-        return direct
-    return property(lambda self: getattr(self._target, name), doc=member.__doc__)
+def _calls(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """Make a method that calls one which does not wait."""
+
+    @wraps(method)
+    def call(self: "_SyncFacade", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return method(self._target, *args, **kwargs)
+
+    return call
 
 
 class _SyncFacade:
-    """The public members of an async class, without async. A subclass copies those of `of`."""
+    """The methods of an asynchronous object, without async."""
 
-    def __init_subclass__(cls, of: type) -> None:
-        for name, member in inspect.getmembers_static(of):
-            if not (name.startswith("_") or name in _ASYNC_ONLY or hasattr(cls, name)):
-                setattr(cls, name, _synchronous(name, member))
-
-    def __init__(self, target: object, thread: TrioThread[PortalClient]) -> None:
+    def __init__(self, target: Any, thread: TrioThread[PortalClient]) -> None:
         self._target = target
         self._thread = thread
 
-    if TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Any: ...
-
-
-class SyncRegistry(_SyncFacade, of=Registry):
+class SyncRegistry(_SyncFacade):
     """`Registry` without async."""
 
+    fetch = _waits(Registry.fetch)
+    get_entry = _waits(Registry.get_entry)
+    get_entry_link = _calls(Registry.get_entry_link)
+    get_entry_url = _calls(Registry.get_entry_url)
+    next_revision = _waits(Registry.next_revision)
+    post = _waits(Registry.post)
+    read = _waits(Registry.read)
+    revision_after = _waits(Registry.revision_after)
+    set = _waits(Registry.set)
+    set_entry = _waits(Registry.set_entry)
 
-class SyncSkyDB(_SyncFacade, of=SkyDB):
+
+class SyncSkyDB(_SyncFacade):
     """`SkyDB` without async."""
 
+    delete_json = _waits(SkyDB.delete_json)
+    get_json = _waits(SkyDB.get_json)
+    set_json = _waits(SkyDB.set_json)
 
-class SyncPortalClient(_SyncFacade, of=PortalClient):
+
+class SyncPortalClient(_SyncFacade):
     """`PortalClient` without async: the same names, arguments, results and errors.
 
     A context manager; `close` it otherwise, or drop it. Safe for many threads at once. Progress
@@ -66,6 +78,34 @@ class SyncPortalClient(_SyncFacade, of=PortalClient):
     """
 
     _target: PortalClient
+
+    add_skykey = _waits(PortalClient.add_skykey)
+    base_sector = _waits(PortalClient.base_sector)
+    connect = _waits(PortalClient.connect)
+    create_skykey = _waits(PortalClient.create_skykey)
+    delete_skykey = _waits(PortalClient.delete_skykey)
+    download_file = _waits(PortalClient.download_file)
+    download_file_hns = _waits(PortalClient.download_file_hns)
+    get_file_content = _waits(PortalClient.get_file_content)
+    get_metadata = _waits(PortalClient.get_metadata)
+    get_skykey_by_id = _waits(PortalClient.get_skykey_by_id)
+    get_skykey_by_name = _waits(PortalClient.get_skykey_by_name)
+    get_skykeys = _waits(PortalClient.get_skykeys)
+    head = _waits(PortalClient.head)
+    metadata_into = _waits(PortalClient.metadata_into)
+    open_file = _waits(PortalClient.open_file)
+    open_file_hns = _waits(PortalClient.open_file_hns)
+    raw_metadata = _waits(PortalClient.raw_metadata)
+    resolve = _waits(PortalClient.resolve)
+    resolve_hns = _waits(PortalClient.resolve_hns)
+    sector = _waits(PortalClient.sector)
+    send_upload = _waits(PortalClient.send_upload)
+    upload_directory = _waits(PortalClient.upload_directory)
+    upload_file = _waits(PortalClient.upload_file)
+    get_hns_url = _calls(PortalClient.get_hns_url)
+    get_hnsres_url = _calls(PortalClient.get_hnsres_url)
+    get_skylink_url = _calls(PortalClient.get_skylink_url)
+    set_credentials = _calls(PortalClient.set_credentials)
 
     def __init__(
         self,
@@ -76,6 +116,20 @@ class SyncPortalClient(_SyncFacade, of=PortalClient):
     ) -> None:
         client = PortalClient(portal_url, ledger=ledger, **options)
         super().__init__(client, TrioThread(client, "client"))
+
+    @property
+    def url(self) -> str:
+        """The portal's address, without credentials."""
+        return self._target.url
+
+    @property
+    def dialect(self) -> Dialect:
+        return self._target.dialect
+
+    @property
+    def round_trip(self) -> float | None:
+        """The lowest recent time from a request to its response, in seconds."""
+        return self._target.round_trip
 
     @property
     def options(self) -> PortalOptions:
