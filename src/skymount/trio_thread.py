@@ -14,7 +14,19 @@ import trio
 R = TypeVar("R")
 T = TypeVar("T")
 
+_REAL_MODULES = ("select", "threading")
 _CLEANUP_TIMEOUT = 5.0  # seconds that an interrupted call may take to clean up
+
+
+def _refuse_gevent(kind: str) -> None:
+    """RuntimeError if gevent has replaced what trio runs on: it would fail, or wait for ever."""
+    monkey = sys.modules.get("gevent.monkey")
+    patched = [] if monkey is None else list(filter(monkey.is_module_patched, _REAL_MODULES))
+    if patched:
+        raise RuntimeError(
+            f"a {kind} needs the real modules select and threading, and gevent has patched "
+            f"{' and '.join(patched)}: use monkey.patch_all(select=False, thread=False)"
+        )
 
 
 class TrioThread(Generic[R]):
@@ -31,6 +43,7 @@ class TrioThread(Generic[R]):
         kind: str,
         until: Callable[[], Awaitable[None]] = trio.sleep_forever,
     ) -> None:
+        _refuse_gevent(kind)
         self._kind = kind
         self._process = os.getpid()
         ready: Future[_Running[R]] = Future()

@@ -417,3 +417,43 @@ def test_help_of_the_package_lists_what_is_public() -> None:
     text = pydoc.plain(pydoc.render_doc(skymount))
     for name in ("class Path", "listdir(", "open("):
         assert name in text
+
+
+GEVENT = """
+import sys
+from gevent import monkey
+monkey.patch_all(**eval(sys.argv[1]))
+from skymount.portal import SyncPortalClient
+try:
+    with SyncPortalClient(sys.argv[2]) as client:
+        print(client.get_metadata(sys.argv[3]).skylink)
+except RuntimeError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("patches", "patched"),
+    [
+        ("{}", "select and threading"),
+        ("{'select': False}", "threading"),
+        ("{'thread': False}", "select"),
+        ("{'select': False, 'thread': False}", ""),
+    ],
+)
+def test_gevent(fakes: FakePortal, patches: str, patched: str) -> None:
+    """Its patches that keep trio from running are refused, in place of a hang."""
+    done = subprocess.run(
+        [sys.executable, "-c", GEVENT, patches, fakes.url, SMALL.name],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    said = done.stdout.strip()
+    if not patched:
+        assert said.endswith(SMALL.name), done.stderr
+        return
+    assert "a client needs the real modules select and threading" in said, done.stderr
+    assert said.endswith("use monkey.patch_all(select=False, thread=False)")
+    assert f"has patched {patched}: " in said
