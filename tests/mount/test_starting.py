@@ -178,7 +178,7 @@ def test_several_at_once(sandbox: Sandbox, portal: str, before: str) -> None:
 
 
 def test_a_lock_of_somebody_else(sandbox: Sandbox, portal: str) -> None:
-    """Of the directory above: it delays a mount, and does not prevent it."""
+    """Of the directory above: it concerns no mount."""
     path = sandbox.directory()
     holder = os.open(path.parent, os.O_RDONLY)
     fcntl.flock(holder, fcntl.LOCK_EX)

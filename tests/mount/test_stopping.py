@@ -16,7 +16,7 @@ from skymount.fs.mountpoint import is_served_by, mounted_at
 from tests.fakes import portal as fake
 from tests.fakes.portal import FakePortal, in_thread
 from tests.fakes.skyfiles import describe, noise, unverifiable
-from tests.mount.namespaces import DROP_OTHER_MOUNTS, NOBODY, Namespace
+from tests.mount.namespaces import DROP_OTHER_MOUNTS, NOBODY, Namespace, new_namespace
 from tests.mount.proxy import Proxy
 from tests.mount.site import BIG, Site
 from tests.skymount_process import (
@@ -141,7 +141,7 @@ def test_umount_leaves_the_daemon_to_another_namespace(
     mount, holder = elsewhere
     done = sandbox.skymount("umount", mount.path)
     assert (done.returncode, done.stdout) == (0, "")
-    assert f"also mounted in the mount namespace of process {holder.pid}" in done.stderr
+    assert "also mounted in the mount namespace of process" in done.stderr
     assert f"`skymount umount --kill {mount.path}` ends it" in done.stderr
     assert mounts_at(mount.path) == []
     there = Path(f"/proc/{holder.pid}/root{mount.path}/skylinks/{site.skylink}/text.txt")
@@ -184,7 +184,7 @@ def test_umount_of_a_mount_that_is_bound_elsewhere(sandbox: Sandbox, site: Site)
 
 @root_only
 def test_connection_that_is_aborted(sandbox: Sandbox, site: Site) -> None:
-    """The daemon unmounts and ends, without a trace of a bug in its log."""
+    """The daemon ends without a trace of a bug in its log; the next mount clears what is left."""
     control = sandbox.directory("control")
     with sandbox.mounted("--portal", site.portal) as mount:
         number = os.minor(os.stat(mount.path).st_dev)
@@ -194,7 +194,36 @@ def test_connection_that_is_aborted(sandbox: Sandbox, site: Site) -> None:
         finally:
             output(["umount", control])
         mount.daemon.wait()
-        assert mounts_at(mount.path) == []
+
+
+@root_only
+def test_umount_kill_leaves_other_namespaces_their_own_mounts(
+    sandbox: Sandbox, portal: str
+) -> None:
+    """M6: What was mounted in them was never here, though at a path of the same name."""
+    path = sandbox.directory()
+    with new_namespace(network=False) as namespace:
+        inside = sandbox.within(namespace.prefix)
+        assert inside.skymount("mount", path, "--portal", portal).returncode == 0
+        assert "nothing is mounted there" in sandbox.fail("umount", "--kill", path)
+        assert "skylinks" in namespace.do("ls", path)
+        assert inside.skymount("umount", path).returncode == 0
+
+
+def test_a_daemon_that_ends_late_leaves_a_new_mount_alone(sandbox: Sandbox, portal: str) -> None:
+    """M4: The kernel gives the number of a connection out again at once."""
+    path = sandbox.directory()
+    with sandbox.mounted("--portal", portal, at=path) as old:
+        old.daemon.signal(signal.SIGSTOP)
+        output(["fusermount3", "-uz", path])
+        sandbox.succeed("mount", path, "--portal", portal)
+        try:
+            old.daemon.signal(signal.SIGCONT)
+            old.daemon.wait()
+            assert mounts_at(path) == ["fuse.skymount"]
+            assert os.listdir(path)
+        finally:
+            sandbox.succeed("umount", path)
 
 
 def test_umount_of_a_mount_whose_daemon_is_stopped(sandbox: Sandbox, site: Site) -> None:

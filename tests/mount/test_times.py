@@ -2,8 +2,10 @@
 
 import os
 import shutil
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -122,6 +124,21 @@ def test_a_name_whose_time_cannot_be_kept(
         assert second > first
         move(sandbox, names, tree / "a/f.txt", versions[0], "old")
         assert os.stat(tree / "same").st_mtime > second
+
+
+def test_a_ledger_that_fails_later(
+    sandbox: Sandbox, names: PortalProcess, versions: tuple[str, str]
+) -> None:
+    """A version that cannot be kept is later than the one before all the same."""
+    ledger = sandbox.root / "state/skymount/ledger.sqlite3"
+    with mounting(sandbox, 0.1).mounted("--portal", names.url) as mount:
+        time.sleep(1.5)
+        tree = mount.path / "hns/moving"
+        first = os.stat(tree / "same").st_mtime
+        with closing(sqlite3.connect(ledger, isolation_level=None)) as database:
+            database.execute("BEGIN IMMEDIATE")
+            move(sandbox, names, tree / "a/f.txt", versions[1], "new")
+            assert os.stat(tree / "same").st_mtime > first
 
 
 @needs_nginx

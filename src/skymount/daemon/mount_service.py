@@ -4,7 +4,7 @@ import gc
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, closing, suppress
+from contextlib import AsyncExitStack, closing
 from dataclasses import replace
 from functools import partial
 
@@ -178,7 +178,6 @@ async def _serve(
         actions = SignalActions(fuse.stop, reloader.reload, partial(dump, adapter.under_way))
         received = stack.enter_context(signals.receiving())
         fuse.attach(adapter, mount)
-        connection = _connection_at(config.mountpoint)
         end_turn()
         try:
             with trio.CancelScope() as scope:
@@ -196,7 +195,6 @@ async def _serve(
         finally:
             systemd.notify("STOPPING=1")
             fuse.detach()
-            _clear_aborted(config.mountpoint, connection)
             with trio.CancelScope(shield=True, deadline=trio.current_time() + stop_grace):
                 for tree in key_trees:
                     await tree.close()  # posts open files, or keeps them in the spool
@@ -205,20 +203,6 @@ async def _serve(
                 await owed.say_what_is_owed()
             nursery.cancel_scope.cancel()
     log.info("%s: unmounted", config.mountpoint)
-
-
-def _connection_at(path: str) -> str:
-    """Return the number of the kernel's connection for what is mounted at a path, or empty."""
-    mounted = mountpoint.mounted_at(path)
-    return "" if mounted is None else mounted.connection
-
-
-def _clear_aborted(path: str, connection: str) -> None:
-    """Unmount what libfuse leaves mounted after somebody has aborted its connection."""
-    if connection and _connection_at(path) == connection:
-        log.warning("%s: somebody aborted the connection to the kernel; the mount ends", path)
-        with suppress(MountError):
-            mountpoint.unmount(path, lazy=True)
 
 
 async def _serve_metrics(config: Config, status: MountStatus, report: Report) -> None:

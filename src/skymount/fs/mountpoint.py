@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import hashlib
 import os
 import re
 import subprocess
@@ -12,7 +13,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from skymount.errors import MountError
+from skymount import file_permissions
+from skymount.errors import MountError, StorageError
+from skymount.user_directories import user_directory
 
 DEVICE = "/dev/fuse"
 FUSERMOUNT = "fusermount3"
@@ -108,23 +111,12 @@ class OtherMount:
         return f"in the mount namespace of process {self.pid}"
 
 
-def other_mount(mounted: MountInfo) -> OtherMount | None:
-    """Return a further mount of what is or was mounted, in any visible mount namespace."""
-    found = (place for place, each in _all_mounts() if each.connection == mounted.connection)
-    return next(found, None)
+def all_mounts_of(mounted: MountInfo) -> set[OtherMount]:
+    """Return where else, and where, a mount is: in all visible mount namespaces."""
+    return {place for place, each in all_mounts() if each.connection == mounted.connection}
 
 
-def mounted_elsewhere(path: str) -> tuple[str, MountInfo] | None:
-    """Return (path that leads there, what it is) of a mount of ours that is at this path in another
-    mount namespace.
-    """
-    for place, each in _all_mounts():
-        if place.pid and place.path == path:
-            return f"/proc/{place.pid}/root{path}", each
-    return None
-
-
-def _all_mounts() -> Iterator[tuple[OtherMount, MountInfo]]:
+def all_mounts() -> Iterator[tuple[OtherMount, MountInfo]]:
     """Yield the mounts of ours in our mount namespace, and in those of all visible processes."""
     seen = set[int]()
     for pid in (0, *sorted(int(each) for each in os.listdir("/proc") if each.isdecimal())):
@@ -146,6 +138,11 @@ def _namespace_of(process: str) -> int | None:
         return os.stat(f"{process}/ns/mnt").st_ino
     except PermissionError:
         return None
+
+
+def is_in_our_namespace(pid: int) -> bool:
+    """Whether a process has the same mount namespace as this one."""
+    return _namespace_of(f"/proc/{pid}") == _namespace_of("/proc/self")
 
 
 def is_connected(mounted: MountInfo) -> bool:
@@ -242,30 +239,39 @@ def is_stale(path: str) -> bool:
 def turn(path: str) -> Iterator[Callable[[], None]]:
     """Let one process at a time find a mount point free and mount there; yields what ends the turn.
 
-    It is a lock of the directory above: what is at the mount point itself may not answer. Where
-    that cannot be opened, or somebody else holds a lock of it, nobody is waited for any longer.
+    It is a lock of a file of this user: what is at the mount point itself may not answer, and a
+    lock of the directory above may be somebody else's. Without a place for the file nobody waits.
     """
-    directory = -1
-    with suppress(OSError):
-        directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    lock = -1
+    with suppress(OSError, StorageError):
+        lock = _open_lock(path)
         deadline = time.monotonic() + _TURN_LIMIT
         while time.monotonic() < deadline:
             try:
-                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 time.sleep(_TURN_POLL)
 
     def end() -> None:
-        nonlocal directory
-        if directory >= 0:
-            os.close(directory)
-            directory = -1
+        nonlocal lock
+        if lock >= 0:
+            os.close(lock)
+            lock = -1
 
     try:
         yield end
     finally:
         end()
+
+
+def _open_lock(path: str) -> int:
+    directory = user_directory("state", StorageError)
+    for each in (directory, directory / "mounting"):
+        file_permissions.make_directory(each)
+    name = hashlib.blake2b(os.fsencode(path), digest_size=16).hexdigest()
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(directory / "mounting" / name, flags, 0o600)
 
 
 def check(path: str, table: str = _TABLE, *, clear: bool = True) -> bool:

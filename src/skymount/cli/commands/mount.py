@@ -195,13 +195,8 @@ def _unmount(mountpoint: str, *, lazy: bool, kill: bool) -> None:
 
     path = place.resolve(mountpoint)
     mounted = place.mounted_at(path)
-    if mounted is None and kill and (elsewhere := place.mounted_elsewhere(path)) is not None:
-        where, mounted = elsewhere
-        mounted.check_owner(path)
-        daemon = _daemon_of(where, mounted)
-        if daemon is None:
-            raise MountError(f"{path}: it is mounted elsewhere, and its daemon cannot be found")
-        _terminate(daemon, path)
+    if mounted is None and kill:
+        _terminate(_daemon_left_by(path), path)
         return
     if mounted is None:
         raise MountError(f"{path}: nothing is mounted there")
@@ -217,29 +212,47 @@ def _unmount(mountpoint: str, *, lazy: bool, kill: bool) -> None:
             said = no_answer(path, mounted, _PID_TIMEOUT).reason
             raise MountError(f"{path}: {said}") from None
         daemon = None
+    before = place.all_mounts_of(mounted)
     place.unmount(path, lazy=lazy)
-    if daemon is None:
-        return
+    others = before & place.all_mounts_of(mounted)
+    is_used = bool(others) or place.is_connected(mounted)
     if kill:
-        _terminate(daemon, path)
-    elif not lazy:
-        _wait_for(daemon, path, mounted)
-
-
-def _wait_for(daemon: int, path: str, mounted: "MountInfo") -> None:
-    """Wait until a daemon has ended, unless what it serves is mounted elsewhere too."""
-    from skymount.fs import mountpoint as place
-
-    if _has_ended(daemon, _EXIT_GRACE):
-        return
-    other = place.other_mount(mounted)
-    if other is not None or place.is_connected(mounted):
+        _terminate(_only_daemon_of(path, mounted) if daemon is None else daemon, path)
+    elif daemon is not None and not lazy and not _has_ended(daemon, _EXIT_GRACE):
+        others &= place.all_mounts_of(mounted)
+        if not is_used or (not others and not place.is_connected(mounted)):
+            _terminate(daemon, path)  # it waits for an operation
+            return
+        where = min(map(str, others), default="elsewhere")
         warn(
-            f"{path}: unmounted here, but also mounted {other or 'elsewhere'}; its daemon goes on; "
+            f"{path}: unmounted here, but also mounted {where}; its daemon goes on; "
             f"`skymount umount --kill {path}` ends it"
         )
-        return
-    _terminate(daemon, path)  # it waits for an operation
+
+
+def _daemon_left_by(path: str) -> int:
+    """Return a descriptor of the daemon that an earlier `umount` left to other mount namespaces: it
+    runs in ours. MountError if there is none.
+    """
+    from skymount.fs import mountpoint as place
+
+    for found, mounted in place.all_mounts():
+        if found.pid and found.path == path:
+            pid = _pid_named_by(f"/proc/{found.pid}/root{path}")
+            if pid and place.is_in_our_namespace(pid) and place.is_served_by(mounted, pid):
+                mounted.check_owner(path)
+                return os.pidfd_open(pid)
+    raise MountError(f"{path}: nothing is mounted there")
+
+
+def _only_daemon_of(path: str, mounted: "MountInfo") -> int:
+    """Return a descriptor of the process that serves a mount; MountError if it cannot be told."""
+    from skymount.fs import mountpoint as place
+
+    found = place.daemons_of(mounted)
+    if len(found) != 1:
+        raise MountError(f"{path}: unmounted, but its daemon cannot be told")
+    return os.pidfd_open(found[0])
 
 
 def _terminate(daemon: int, path: str) -> None:

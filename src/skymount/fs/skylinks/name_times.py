@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 
+import trio
 from cachetools import LRUCache
 
 from skymount.errors import StorageError
@@ -17,7 +18,8 @@ NameSince = Callable[[str, str], Awaitable[int]]
 """Notes that a name leads to a skylink; returns since when, in seconds, and may raise StorageError.
 """
 
-_UNKEPT_LIMIT = 10_000  # names whose time is in memory
+_KNOWN_LIMIT = 10_000  # names whose time is in memory
+_LIMIT = 2.0  # seconds to wait for it to be kept
 
 
 class NameTimes:
@@ -30,25 +32,27 @@ class NameTimes:
         self._directory = directory
         self._clock = clock
         self._mounted_at = math.ceil(clock())
-        self._unkept: LRUCache[str, tuple[Skylink, int]] = LRUCache(_UNKEPT_LIMIT)
+        self._known: LRUCache[str, tuple[Skylink, int]] = LRUCache(_KNOWN_LIMIT)
 
     async def mtime_ns(self, mounted: MountedName, target: Skylink) -> int:
         """Return the time of what a name leads to now; that of the mount if none can be kept."""
         name = f"{self._directory}/{mounted.name}"
-        try:
-            seconds = await self._since(name, str(target))
-        except StorageError as error:
-            log.warning("%s: its time is not kept: %s", mounted.name, error)
-            seconds = self._of_this_mount(name, target)
+        seconds = None
+        with trio.move_on_after(_LIMIT):
+            try:
+                seconds = await self._since(name, str(target))
+            except StorageError as error:
+                log.warning("%s: its time is not kept: %s", mounted.name, error)
+        if seconds is None:
+            seconds = self._of_this_mount(name, mounted, target)
+        self._known[name] = target, seconds
         return seconds * 10**9
 
-    def _of_this_mount(self, name: str, target: Skylink) -> int:
-        before = self._unkept.get(name)
-        if before is None:
-            seconds = self._mounted_at
-        elif before[0] == target:
-            seconds = before[1]
-        else:
-            seconds = max(before[1] + 1, math.ceil(self._clock()))
-        self._unkept[name] = target, seconds
-        return seconds
+    def _of_this_mount(self, name: str, mounted: MountedName, target: Skylink) -> int:
+        before, seconds = self._known.get(name, (None, 0))
+        if before == target:
+            return seconds
+        if before is None and mounted.version.is_empty:
+            return self._mounted_at
+        shown = mounted.version.mtime_ns // 10**9
+        return max(seconds + 1, shown + 1, math.ceil(self._clock()))

@@ -151,7 +151,9 @@ class RevisionMarks:
         """Do as `Ledger.name_since`; StorageError where there is no ledger."""
         if self.ledger is None:
             raise StorageError("there is no ledger")
-        return await self.in_thread(self.ledger.name_since, name, target)
+        return await trio.to_thread.run_sync(
+            self.ledger.name_since, name, target, abandon_on_cancel=True, limiter=self._threads
+        )
 
     async def find_entry(self, link: Skylink) -> EntryId | None:
         if self.ledger is None:
