@@ -26,7 +26,7 @@ REQUESTER, PORTAL_URL = "skymount.requester", "skymount.portal_url"
 """Keys of a scope: the `Requester`, and the URL at which clients reach the portal."""
 
 _QUALITY = re.compile(r"q=(0?\.\d{1,3}|0\.?|1(?:\.0{0,3})?)", re.IGNORECASE)
-_ACCEPTED = 100  # ranges of an `Accept` that are read
+_ACCEPT_LIMIT = 4096  # characters of an `Accept` that are read
 
 _JAVA = "Java/"  # programs that prefer HTML unless they are told otherwise
 BROWSER = "Mozilla/"
@@ -93,7 +93,7 @@ class Requester:
 def prefers_html(accept: str) -> bool:
     """Whether nothing is wanted more than ``text/html``, which is named; wildcards do not count."""
     html = best = 0.0
-    for accepted in accept.split(",", _ACCEPTED)[:_ACCEPTED]:
+    for accepted in accept[:_ACCEPT_LIMIT].split(","):
         name, *parameters = (part.strip().lower() for part in accepted.split(";"))
         quality = 1.0
         for parameter in parameters:
