@@ -3,6 +3,7 @@
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -52,6 +53,22 @@ def machine(sandbox: Sandbox, mount_namespace: Namespace) -> Iterator[Machine]:
     program.chmod(0o755)
     yield Machine(sandbox, mount_namespace)
     clear_mounts(sandbox.root, mount_namespace.prefix)
+
+
+def test_several_at_once(machine: Machine, site: Site) -> None:
+    """M4: One mounts, and the others say so."""
+    machine.link("mount.skymount")
+    path = machine.box.directory()
+    command = [*machine.namespace.prefix, "mount", "-t", "skymount", site.portal, path]
+    running = [
+        subprocess.Popen(command, env=machine.box.env, stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    said = [process.communicate(timeout=60)[1] for process in running]
+    assert sorted(process.returncode != 0 for process in running) == [False, True, True], said
+    assert sum("mounted there already" in text for text in said) == 2
+    table = machine.namespace.do("cat", "/proc/self/mountinfo")
+    assert sum(line.split()[4] == str(path) for line in table.splitlines()) == 1
 
 
 def test_by_its_type(machine: Machine, site: Site) -> None:

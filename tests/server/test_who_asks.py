@@ -138,7 +138,7 @@ def test_pip(client: Client, tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check", "-q"]
     options = ["--no-deps", "--no-cache-dir", "-d", into]
     url = f"{client.base_url}/{link}/"
-    output([*pip, "download", *options, "--index-url", url, "foo==1.0+cu118"], cwd=tmp_path)
+    output([*pip, "download", *options, "-i", url, "foo==1.0+cu118"], cwd=tmp_path)
     assert [found.name for found in into.iterdir()] == [name]
 
 
