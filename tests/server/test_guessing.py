@@ -95,11 +95,10 @@ def test_guesses_are_refused_and_nobody_else_is(guarded: Guarded) -> None:
         form = urlencode({"token": token_of(page(visitor, "/")), "password": "a guess"})
         head = f"HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: {_GUESSER}\r\n"
         basic = b64encode(f":{_PASSWORD}x".encode()).decode()
-        for request in (
-            f"GET /svc/skykeys {head}Authorization: Basic {basic}\r\n\r\n",
-            f"POST /-/sign-in {head}Content-Length: {len(form)}\r\nContent-Type: "
-            f"application/x-www-form-urlencoded\r\n\r\n{form}",
-        ):
+        typed = "Content-Type: application/x-www-form-urlencoded\r\n"
+        posted = f"POST /-/sign-in {head}{typed}Content-Length: {len(form)}\r\n\r\n{form}"
+        asked = f"GET /svc/skykeys {head}Authorization: Basic {basic}\r\n\r\n"
+        for request in (asked, posted):
             answer = flood(guarded, request.encode())
             assert answer.startswith(b"HTTP/1.1 429")
             assert re.search(rb"retry-after: \d+\r\n", answer.lower())

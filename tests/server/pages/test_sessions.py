@@ -3,8 +3,8 @@
 import time
 
 from skymount.server.http.host_header import RequestHost
-from skymount.server.http.requester import HOST
 from skymount.server.http.passwords import Passwords
+from skymount.server.http.requester import HOST
 from skymount.server.pages.sessions import Sessions, SignedOut
 from tests.server.http_client import request_of
 
