@@ -23,6 +23,7 @@ from skymount.server.endpoints.skykeys import SkykeyEndpoints
 from skymount.server.endpoints.stats import StatsEndpoints
 from skymount.server.http import responses
 from skymount.server.http.access_rules import AccessMiddleware, AccessRules
+from skymount.server.http.passwords import Passwords
 from skymount.server.http.requester import HEALTH, wants_page
 from skymount.server.http.router import Handler, Route, Router
 from skymount.server.http_error import HttpError
@@ -51,7 +52,9 @@ def _route(path: str, **handlers: Handler) -> Route:
     return path, handlers
 
 
-def build_routes(config: PortalConfig, storage: PortalStorage) -> Iterator[Route]:
+def build_routes(
+    config: PortalConfig, storage: PortalStorage, passwords: Passwords
+) -> Iterator[Route]:
     """Yield every route. The first that matches a path answers it."""
     store, skykeys, entries = storage.content, storage.skykeys, storage.entries
     catalogue, zone = storage.catalogue, storage.names
@@ -66,7 +69,7 @@ def build_routes(config: PortalConfig, storage: PortalStorage) -> Iterator[Route
     download = DownloadEndpoint(config, index, resolver)
     content = ContentPages(download, ContentHosts(config.content_host))
     hns = HnsEndpoints(zone, content.get)
-    sessions = Sessions.of(config.password, storage.secret)
+    sessions = Sessions.of(passwords, config.password, storage.secret)
     home = HomePage(config, sessions, store, catalogue)
     registry_page = RegistryPage(home, entries, zone)
     registry = RegistryEndpoints(config, entries, resolver)
@@ -152,7 +155,7 @@ async def _respond(router: Router, request: Request) -> Response:
 
 def build_app(config: PortalConfig, storage: PortalStorage, rules: AccessRules) -> ASGIApp:
     """Return the ASGI application of one portal."""
-    router = Router(build_routes(config, storage))
+    router = Router(build_routes(config, storage, rules.passwords))
 
     async def respond(scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
