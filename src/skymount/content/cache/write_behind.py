@@ -134,11 +134,13 @@ class WriteBehindQueue:
         """
         with self._write_scope:
             async with trio.open_nursery() as nursery:
-                for _ in range(self._config.writers):
-                    nursery.start_soon(self._run_writer)
+                for number in range(self._config.writers):
+                    nursery.start_soon(self._run_writer, number)
         if self._write_scope.cancelled_caught:
             self._is_given_up = True
-            log.info("disk cache: %s not written in time", readable_size(self.queued_bytes))
+            if self.queued_bytes:
+                size = readable_size(self.queued_bytes)
+                log.info("disk cache: %s not written in time", size)
 
     def finish(self) -> None:
         """Accept nothing more, and stop the writers when the queue is empty or time is up."""
@@ -147,12 +149,14 @@ class WriteBehindQueue:
             self._queue.put(None)
         self._write_scope.deadline = trio.current_time() + self._config.finish_timeout
 
-    async def _run_writer(self) -> None:
+    async def _run_writer(self, number: int) -> None:
         await trio.to_thread.run_sync(
-            self._write_queued, abandon_on_cancel=True, limiter=self._writers
+            self._write_queued, number, abandon_on_cancel=True, limiter=self._writers
         )
 
-    def _write_queued(self) -> None:
+    def _write_queued(self, number: int) -> None:
+        if not number:  # the other threads write meanwhile
+            self._store.make_room()
         while (item := self._queue.get()) is not None and not self._is_given_up:
             key, data = item
             if data is None:
@@ -183,14 +187,9 @@ async def open_write_behind(
 ) -> AsyncIterator[WriteBehindQueue]:
     """Run a queue; leaving the block waits a moment for queued writes."""
     queue = WriteBehindQueue(store, config or WriteBehindConfig())
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(queue.run)
-            try:
-                yield queue
-            finally:
-                queue.finish()
-    finally:
-        if not queue.queued_bytes:  # else a thread may still be writing
-            with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(store.close)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(queue.run)
+        try:
+            yield queue
+        finally:
+            queue.finish()
