@@ -95,7 +95,9 @@ class ListedStore(HeldStore):
 
 
 async def test_nobody_waits_for_the_list_of_blocks(tmp_path: Path) -> None:
-    """K3: blocks are read and written while a thread lists them, as at the start of a mount."""
+    """K3: blocks are read and written while a thread lists them, as at the start of a mount, and
+    the mount ends without it.
+    """
     store = ListedStore.open(tmp_path, 64 * MIB)
     async with open_write_behind(store) as queue:
         await until(store.entered)
@@ -105,7 +107,7 @@ async def test_nobody_waits_for_the_list_of_blocks(tmp_path: Path) -> None:
             while queue.queued_bytes:
                 await trio.sleep(0.01)
         assert await queue.read([key(4)]) == [b"x"]
-        store.may_go.set()
+    store.may_go.set()
 
 
 class MeetingStore(BlockStore):

@@ -133,14 +133,15 @@ class WriteBehindQueue:
         The writers are long-lived threads: a hop for each block would cost more than the block.
         """
         with self._write_scope:
-            async with trio.open_nursery() as nursery:
-                for number in range(self._config.writers):
-                    nursery.start_soon(self._run_writer, number)
+            async with trio.open_nursery() as listing:
+                listing.start_soon(self._make_room)
+                async with trio.open_nursery() as nursery:
+                    for _ in range(self._config.writers):
+                        nursery.start_soon(self._run_writer)
+                listing.cancel_scope.cancel()  # nobody waits for it
         if self._write_scope.cancelled_caught:
             self._is_given_up = True
-            if self.queued_bytes:
-                size = readable_size(self.queued_bytes)
-                log.info("disk cache: %s not written in time", size)
+            log.info("disk cache: %s not written in time", readable_size(self.queued_bytes))
 
     def finish(self) -> None:
         """Accept nothing more, and stop the writers when the queue is empty or time is up."""
@@ -149,14 +150,15 @@ class WriteBehindQueue:
             self._queue.put(None)
         self._write_scope.deadline = trio.current_time() + self._config.finish_timeout
 
-    async def _run_writer(self, number: int) -> None:
+    async def _make_room(self) -> None:
+        await trio.to_thread.run_sync(self._store.make_room, abandon_on_cancel=True)
+
+    async def _run_writer(self) -> None:
         await trio.to_thread.run_sync(
-            self._write_queued, number, abandon_on_cancel=True, limiter=self._writers
+            self._write_queued, abandon_on_cancel=True, limiter=self._writers
         )
 
-    def _write_queued(self, number: int) -> None:
-        if not number:  # the other threads write meanwhile
-            self._store.make_room()
+    def _write_queued(self) -> None:
         while (item := self._queue.get()) is not None and not self._is_given_up:
             key, data = item
             if data is None:
