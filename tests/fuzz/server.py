@@ -477,7 +477,10 @@ def _portal() -> ASGIApp:
     (data / "hns.zone").write_bytes(_ZONE)
     retention = Retention(store, catalogue, PinStore.open(data))
     names = ZoneFile(data)
-    storage = PortalStorage(store, entries, skykeys, names, catalogue, retention)
+    storage = PortalStorage(
+        *(store, entries, skykeys, names, catalogue, retention),
+        *(store.check_reading, store.check_storing),
+    )
     return build_app(config, storage, rules)
 
 

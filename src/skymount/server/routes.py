@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from skymount.errors import StorageError
 from skymount.server.config import PortalConfig
 from skymount.server.download.endpoint import DownloadEndpoint
+from skymount.server.endpoints.health import HealthEndpoint
 from skymount.server.endpoints.hns import HnsEndpoints
 from skymount.server.endpoints.metrics import Metrics, MetricsEndpoint
 from skymount.server.endpoints.registry import RegistryEndpoints
@@ -24,7 +25,7 @@ from skymount.server.endpoints.stats import StatsEndpoints
 from skymount.server.http import responses
 from skymount.server.http.access_rules import AccessMiddleware, AccessRules
 from skymount.server.http.passwords import Passwords
-from skymount.server.http.requester import METRICS, wants_page
+from skymount.server.http.requester import HEALTH, METRICS, wants_page
 from skymount.server.http.router import Handler, Route, Router
 from skymount.server.http_error import HttpError
 from skymount.server.pages.assets import get_asset
@@ -79,6 +80,7 @@ def build_routes(
     has_upstream = bool(config.upstream)
     pins = PinEndpoint(resolver, storage.retention, index, store, catalogue, quota, has_upstream)
     yield _route("/", GET=home.get)
+    yield _route(HEALTH, GET=HealthEndpoint(storage, quota.check).get)
     yield _route("/-/registry", GET=registry_page.get)
     yield _route("/-/upload", POST=UploadForm(uploading, sessions).post)
     yield _route("/-/sign-in", POST=home.sign_in)

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from skymount.server.http import responses
 from skymount.server.http.access_log import Visit
+from skymount.server.http.requester import HEALTH, METRICS
 from skymount.server.storage.skyfile_index import SkyfileIndex
 from skymount.wire.dialect import PRESETS
 from skymount.wire.skylink import BASE32_LENGTH, BASE64_LENGTH
@@ -42,6 +43,8 @@ def kind_of(method: str, path: str) -> str:
         return first
     if first == "file" or len(first) in (BASE32_LENGTH, BASE64_LENGTH):
         return "skylink"
+    if path in (HEALTH, METRICS):
+        return below
     return "page" if first in ("", "-") else "other"
 
 

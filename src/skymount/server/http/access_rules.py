@@ -23,6 +23,7 @@ from skymount.server.http.requester import (
     ASSETS,
     BROWSER,
     HAS_PAGES,
+    HEALTH,
     HOST,
     IS_ISOLATED,
     METRICS,
@@ -65,7 +66,7 @@ def needs_agent(path: str) -> bool:
     first, below = _first_segment(path)
     if first in _PREFIXES:
         return not below.startswith("/skylink")
-    if path.startswith(ASSETS) or path == METRICS:
+    if path in ("/", HEALTH, METRICS) or path.startswith(ASSETS):
         return False
     return first not in _DOWNLOADS and len(first) not in (BASE32_LENGTH, BASE64_LENGTH)
 
@@ -128,11 +129,16 @@ class AccessRules:
             scheme = self.public_url.partition("://")[0]
         return f"{scheme}://{host.authority}"
 
-    def host(self, headers: Mapping[str, str]) -> RequestHost:
-        """Parse the Host header; HttpError 400, or 421 against DNS rebinding."""
+    def host(self, named: str | None, reached: str, path: str) -> RequestHost:
+        """Parse a Host header; HttpError 400, or 421 against DNS rebinding.
+
+        Without one, which HTTP/1.0 allows and no browser does, it is the address `reached`.
+        """
         with refuse_malformed(400):
-            host = RequestHost.parse(headers.get("host", ""), self.names)
+            host = RequestHost.parse(reached if named is None else named, self.names)
         if self.any_name or host.name in self.names or is_loopback(host.name):
+            return host
+        if path == HEALTH and not host.content:  # balancers ask by any name
             return host
         if self.any_address and is_address(host.name):
             return host
@@ -220,7 +226,7 @@ class AccessMiddleware:
             await send(message)
 
         try:
-            host = self._rules.host(headers)
+            host = self._rules.host(headers.get("host"), scope["server"][0], scope["path"])
             own_origin = self._rules.own_origin(client.scheme, host)
             scope[PORTAL_URL] = self._rules.public_url or own_origin
             added += _portal_address(scope[PORTAL_URL])
