@@ -4,6 +4,7 @@
 application decides.
 """
 
+import socket
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -14,6 +15,7 @@ import h11
 import trio
 from starlette.types import ASGIApp, Message, Scope
 
+from skymount.server.config import UNIX
 from skymount.server.http.access_log import VISIT, Observer, Visit
 from skymount.server.http.framing import StrictConnection
 
@@ -42,7 +44,9 @@ def _skylink_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
 
 
 def _peer_of(stream: trio.SocketStream) -> str:
-    """Return the IP address of the other end; empty if it has gone, or has none."""
+    """Return the IP address of the other end, or `UNIX`; empty if it has gone."""
+    if stream.socket.family == socket.AF_UNIX:
+        return UNIX
     try:
         name = stream.socket.getpeername()
     except OSError:

@@ -91,7 +91,7 @@ class Passwords:
         failures.count += 1
         self._failures[site] = failures  # for longer
         self.on_wrong()
-        _log.warning("a wrong password from %s", address or "a Unix socket")
+        _log.warning("a wrong password from %s", address or "an address unknown")
         return False
 
     def _digest(self, data: bytes) -> bytes:
