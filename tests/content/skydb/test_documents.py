@@ -417,7 +417,7 @@ async def test_change_where_nothing_is_checked(portal: str, tmp_path: Path):
 
 
 async def test_short_texts_count_what_they_take(portal: str, tmp_path: Path):
-    """D5: Each kept text counts 512 bytes more than its length."""
+    """D4: Each kept text counts 512 bytes more than its length."""
     async with open_kit(portal, path=tmp_path, cache=8 << 10) as kit:
         refs = [ref(f"short-{number}") for number in range(40)]
         for number, each in enumerate(refs):
