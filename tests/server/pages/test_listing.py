@@ -377,9 +377,11 @@ def test_a_portal_that_requires_an_agent_has_no_pages(tmp_path: Path) -> None:
                 assert answer.status_code == 404
                 message_of(answer)
         assert client.get(f"/svc/metadata/{link}").headers["vary"] == "Origin, User-Agent"
-        for path, status in (("/", 200), ("/-/registry", 404), (f"/-/view/{link}", 404)):
+        for path in ("/-/registry", f"/-/view/{link}"):
             assert message_of(client.get(path, headers=browser)).startswith("Browser access")
-            assert client.get(path, headers=_HTML).status_code == status
+            assert client.get(path, headers=_HTML).status_code == 404
+        for head in (browser, _HTML):
+            assert client.get("/", headers=head).headers["content-type"].startswith("text/plain")
 
 
 def test_views_are_for_browsers(client: Client) -> None:
