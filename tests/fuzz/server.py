@@ -34,6 +34,7 @@ from skymount.server.http.multipart_reader import FormReader
 from skymount.server.http.query_params import boolean, decode_path, number, parse_query
 from skymount.server.http_error import HttpError
 from skymount.server.routes import build_app
+from skymount.server.storage.catalogue_reading import describe_metadata
 from skymount.server.storage.entry_store import EntryStore
 from skymount.server.storage.local_catalogue import LocalCatalogue
 from skymount.server.storage.portal_storage import PortalStorage
@@ -45,7 +46,6 @@ from skymount.server.storage.skykey_store import SkykeyStore
 from skymount.server.storage.stored_range import InMemory, StoredRange
 from skymount.server.storage.stored_skyfile import StoredSkyfile
 from skymount.server.storage.zone_file import RECORDS_LIMIT, Zone, ZoneFile, parse_value
-from skymount.server.storage.catalogue_reading import describe_metadata
 from skymount.server.upload.rules import PartList, UploadQuery, describe_upload
 from skymount.wire.base_sector import Layout
 from skymount.wire.dialect import SKYNET, SVC

@@ -25,7 +25,7 @@ from skymount.server.http.access_rules import AccessMiddleware, AccessRules
 from skymount.server.http.requester import wants_page
 from skymount.server.http.router import Handler, Route, Router
 from skymount.server.http_error import HttpError
-from skymount.server.pages.assets import get_asset
+from skymount.server.pages.assets import NOT_INDEXED, get_asset, get_robots
 from skymount.server.pages.content_hosts import ContentHosts
 from skymount.server.pages.errors import error_page
 from skymount.server.pages.home import HomePage
@@ -75,6 +75,8 @@ def build_routes(config: PortalConfig, storage: PortalStorage) -> Iterator[Route
     has_upstream = bool(config.upstream)
     pins = PinEndpoint(resolver, storage.retention, index, store, catalogue, quota, has_upstream)
     yield _route("/", GET=home.get)
+    if config.noindex:
+        yield _route("/robots.txt", GET=get_robots)
     yield _route("/-/registry", GET=registry_page.get)
     yield _route("/-/upload", POST=UploadForm(uploading, sessions).post)
     yield _route("/-/sign-in", POST=home.sign_in)
@@ -155,6 +157,8 @@ def build_app(config: PortalConfig, storage: PortalStorage, rules: AccessRules) 
     async def respond(scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         response = await _respond(router, request)
+        if config.noindex:
+            response.raw_headers = [*response.raw_headers, NOT_INDEXED]
         try:
             await response(scope, receive, send)
         except (HttpError, StorageError, OSError) as error:  # before anything was sent
