@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import IO
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 _STOP_TIME = 40  # seconds until a portal that was asked to stop counts as hanging
@@ -57,13 +58,20 @@ def portal_environment() -> dict[str, str]:
 
 @contextmanager
 def portal_process(
-    data: Path, *extra_args: str, environment: Mapping[str, str] = MappingProxyType({})
+    data: Path,
+    *extra_args: str,
+    environment: Mapping[str, str] = MappingProxyType({}),
+    log: IO[bytes] | None = None,
 ) -> Iterator[PortalProcess]:
-    """Run a portal on a free port with `data` as its directory; stop it at the end."""
+    """Run a portal on a free port with `data` as its directory; stop it at the end.
+
+    `log` is where standard error goes.
+    """
     process = subprocess.Popen(
         portal_command("serve", "--listen", "127.0.0.1:0", "--data", str(data), *extra_args),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=log,
         text=True,
         env={**portal_environment(), **environment},
     )

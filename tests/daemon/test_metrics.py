@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from skymount.daemon.metrics import render
+from skymount.daemon.metrics import metrics_of, render
 
 PORTAL = {
     "url": 'http://a.example/"q"',
@@ -60,7 +60,7 @@ def samples(text: str) -> dict[str, float]:
 
 def test_the_format() -> None:
     """E6: Each sample has a type; labels are escaped; what is not known is left out."""
-    text = render(FIGURES, {"EIO": 3}).decode()
+    text = render(metrics_of(FIGURES, {"EIO": 3})).decode()
     assert text.endswith("\n")
     found = samples(text)
     portal = '{portal="http://a.example/\\"q\\""}'
@@ -84,6 +84,7 @@ def test_the_format() -> None:
 
 
 def test_a_mount_without_a_disk_cache() -> None:
-    found = samples(render({**FIGURES, "disk_cache": {"size": 0}}, {}).decode())
+    figures = {**FIGURES, "disk_cache": {"size": 0}}
+    found = samples(render(metrics_of(figures, {})).decode())
     assert found["skymount_disk_cache_limit_bytes"] == 0
     assert "skymount_disk_cache_hits_total" not in found

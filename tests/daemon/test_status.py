@@ -11,6 +11,7 @@ import trio
 from skymount.config import Config
 from skymount.content.cache.memory_cache import MemoryCache
 from skymount.daemon.embedded_portal import EmbeddedPortal
+from skymount.daemon.metrics import render
 from skymount.daemon.status import MountStatus
 from skymount.errors import PortalError
 from skymount.fs.failures import FailureLog
@@ -96,4 +97,4 @@ async def test_status() -> None:
     text = status.to_metrics().decode()
     assert 'skymount_portal_up{portal="http://a.example"} 0\n' in text
     assert "skymount_requests_under_way 1\n" in text
-    assert "skymount_requests_under_way 2\n" in status.to_metrics_of_http().decode()
+    assert "skymount_requests_under_way 2\n" in render(status.metrics()).decode()

@@ -26,7 +26,7 @@ from skymount.server.download.path_selection import (
     select_content,
 )
 from skymount.server.http.access_rules import AccessRules
-from skymount.server.http.basic_auth import has_password
+from skymount.server.http.basic_auth import parse_credentials
 from skymount.server.http.caching import is_unchanged
 from skymount.server.http.cors import page_origin, parse_origin
 from skymount.server.http.host_header import RequestHost, parse_name
@@ -401,8 +401,9 @@ def host_and_origin(data: bytes) -> None:
 def credentials(data: bytes) -> None:
     """Nothing but the password is the password."""
     text = data.decode("latin-1")
-    assert not has_password(text, b"another password that is not guessed")
-    if has_password(text, b"a password"):
+    _, password = parse_credentials(text)
+    assert password != b"another password that is not guessed"
+    if password == b"a password":
         assert "OmEgcGFzc3dvcmQ=" in text or ":" not in text
 
 
@@ -478,7 +479,10 @@ def _portal() -> ASGIApp:
     (data / "hns.zone").write_bytes(_ZONE)
     retention = Retention(store, catalogue, PinStore.open(data))
     names = ZoneFile(data)
-    storage = PortalStorage(store, entries, skykeys, names, catalogue, retention)
+    storage = PortalStorage(
+        *(store, entries, skykeys, names, catalogue, retention),
+        *(store.check_reading, store.check_storing),
+    )
     return build_app(config, storage, rules)
 
 

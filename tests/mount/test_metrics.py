@@ -3,6 +3,7 @@
 import re
 import socket
 import urllib.request
+from urllib.parse import urlsplit
 
 from tests.mount.keys import until
 from tests.mount.site import Site
@@ -10,7 +11,7 @@ from tests.skymount_process import Sandbox, output
 
 
 def test_figures_of_a_mount(sandbox: Sandbox, site: Site) -> None:
-    """E6: In the mount, and at the address that was asked for."""
+    """E6: In the mount, and at the address that was asked for, whoever else hangs there."""
     told = sandbox.with_env(SKYMOUNT_METRICS_LISTEN="127.0.0.1:0")
     with told.mounted("--portal", site.portal) as mount:
         output(["cat", mount.path / "skylinks" / site.skylink / "one byte"])
@@ -23,6 +24,11 @@ def test_figures_of_a_mount(sandbox: Sandbox, site: Site) -> None:
         assert said is not None
         with urllib.request.urlopen(said[0], timeout=30) as answer:
             served = answer.read().decode()
+        address = urlsplit(said[0])
+        with socket.create_connection((address.hostname, address.port)) as silent:
+            silent.sendall(b"GET /met")
+            with urllib.request.urlopen(said[0], timeout=30) as answer:
+                assert answer.read()
     names = re.compile(r"^[a-z_]+", re.MULTILINE)
     assert set(names.findall(served)) == set(names.findall(text))
 

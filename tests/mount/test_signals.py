@@ -1,4 +1,4 @@
-"""SIGHUP and SIGUSR1 on a real mount, and what the log looks like."""
+"""SIGHUP on a real mount, and what the log looks like."""
 
 import os
 import re
@@ -31,14 +31,14 @@ def hang_up(sandbox: Sandbox, mount: Mount, *words: str) -> None:
 
 def test_sighup_reads_the_configuration_again(sandbox: Sandbox, portal: str) -> None:
     """M9: What can change takes effect, the rest is named; an error changes nothing."""
-    sandbox.configure(f'portals = ["{portal}"]\nhns_ttl = 60\n')
+    sandbox.configure(f'portals = ["{portal}"]\n')
     with sandbox.mounted("--timeout", "20", clean=False) as mount:
         hang_up(sandbox, mount, "SIGHUP: the configuration is as before")
         sandbox.configure(f'portals = ["{portal}"]\nhns_ttl = 5\nmemory_cache = "9 MiB"\n')
         hang_up(
             sandbox,
             mount,
-            "SIGHUP: hns_ttl is 5.0 now",
+            "SIGHUP: hns_ttl has changed: mount again for that",
             "SIGHUP: memory_cache has changed: mount again for that",
         )
         sandbox.configure("hns_ttl = 7\nwrong = 1\n")
@@ -46,7 +46,6 @@ def test_sighup_reads_the_configuration_again(sandbox: Sandbox, portal: str) -> 
         sandbox.configure(f'portals = ["{portal}"]\nhns_ttl = 5\nlog_level = "error"\n')
         hang_up(sandbox, mount, "SIGHUP: log_level is error now")
         assert mount.status()["memory_cache"]["size"] == 128 << 20
-        assert sandbox.log.read_text().count("hns_ttl is") == 1
         sandbox.succeed("umount", mount.path)
     assert "unmounted" not in sandbox.log.read_text()  # that is information
 
@@ -146,23 +145,14 @@ def test_sighup_in_the_foreground_of_a_terminal_unmounts(sandbox: Sandbox, porta
     assert mounts_at(path) == []
 
 
-def test_sigusr1_tells_what_the_mount_does(sandbox: Sandbox, portal: str) -> None:
-    """M10: Threads, requests and tasks; the mount goes on."""
+def test_sigusr1_does_no_harm(sandbox: Sandbox, portal: str) -> None:
+    """It once told what the mount does; now it says what tells that."""
     with sandbox.mounted("--portal", portal, "--log-level", "warning") as mount:
         mount.daemon.signal(signal.SIGUSR1)
-        until(logged(sandbox, "skymount.daemon.signals.handle"))
-        text = sandbox.log.read_text()
-        assert "(most recent call first):" in text
-        assert " WARNING 0 requests of the kernel under way\n" in text
-        assert " WARNING     task skymount.daemon.mount_service._serve\n" in text
-        assert "skymount/fs/fuse.py:" in text
+        until(logged(sandbox, " WARNING SIGUSR1: `py-spy dump --pid "))
         assert output(["ls", mount.path]) == b"hns\nregistry\nskydb\nskylinks\n"
-        assert " INFO " not in text
 
 
-@pytest.mark.skipif(
-    Path("/run/systemd/journal/socket").exists(), reason="a journal runs here, and gets the lines"
-)
 def test_the_journal_gets_priorities(sandbox: Sandbox, portal: str) -> None:
     """E5: Each line has its own, and no time, which the journal knows."""
     path = sandbox.directory()

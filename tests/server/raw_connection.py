@@ -22,6 +22,16 @@ def connect(url: str) -> socket.socket:
     return socket.create_connection((parts.hostname, parts.port), timeout=PATIENCE)
 
 
+def exchange(url: str, request: bytes) -> bytes:
+    """Send bytes; return all that comes until the portal closes the connection, which it is told
+    to by the end of ours.
+    """
+    with connect(url) as connection:
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
 def begin_upload(url: str, size: int, announced: int) -> socket.socket:
     """Send the beginning of an upload of `announced` bytes."""
     connection = connect(url)

@@ -1,8 +1,11 @@
 """A portal behind proxies that speak TLS, as docs/portal.md configures them."""
 
+import csv
 import shutil
+import socket
 import ssl
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -17,6 +20,7 @@ from tests.portal_process import failing_start, portal_process
 from tests.ports import unused_port
 from tests.server.http_client import Client
 from tests.server.pages.page_client import ACCEPT, page, token_of
+from tests.server.raw_connection import PATIENCE, eventually
 from tests.skymount_process import end
 
 _PUBLIC = "https://portal.example"
@@ -78,6 +82,9 @@ def test_settings_that_cannot_be(tmp_path: Path, option: tuple[str, str]) -> Non
     assert option[1] in said
 
 
+needs_haproxy = pytest.mark.skipif(not shutil.which("haproxy"), reason="haproxy is not installed")
+
+
 def certificate(root: Path) -> tuple[trustme.CA, Path, Path]:
     authority = trustme.CA()
     made = authority.issue_cert("portal.example")
@@ -130,9 +137,87 @@ def caddy(portal_url: str, root: Path) -> Iterator[tuple[str, trustme.CA]]:
         end(process)
 
 
+@contextmanager
+def haproxy_of(config: str, root: Path) -> Iterator[Path]:
+    """Run HAProxy; yield the socket that tells its state."""
+    file, told = root / "haproxy.cfg", Path(tempfile.mkdtemp(prefix="skymount-")) / "told"
+    file.write_text(f"global\n    stats socket {told}\n\n{config}")
+    with (root / "haproxy.log").open("wb") as log:
+        process = subprocess.Popen(["haproxy", "-db", "-f", file], stdout=log, stderr=log)
+    try:
+        eventually(lambda: told.exists() or process.poll() is not None)
+        assert process.poll() is None, (root / "haproxy.log").read_text()
+        yield told
+    finally:
+        end(process)
+        shutil.rmtree(told.parent)
+
+
+def servers_up(told: Path) -> dict[str, bool]:
+    """Return which servers HAProxy takes for working by its checks, by backend."""
+    with socket.socket(socket.AF_UNIX) as asked:
+        asked.settimeout(PATIENCE)
+        asked.connect(str(told))
+        asked.sendall(b"show stat\n")
+        table = b"".join(iter(lambda: asked.recv(65536), b"")).decode()
+    rows = csv.DictReader(table.removeprefix("# ").splitlines())
+    return {
+        row["pxname"]: row["status"].startswith("UP") and row["check_status"].endswith("L7OK")
+        for row in rows
+        if row["svname"] == "one"
+    }
+
+
+@contextmanager
+def haproxy(portal_url: str, root: Path) -> Iterator[tuple[str, trustme.CA]]:
+    """Run HAProxy as the documentation says, with a certificate of ours, at another port."""
+    authority, key, chain = certificate(root)
+    pem, address = root / "both.pem", f"127.0.0.1:{unused_port()}"
+    pem.write_bytes(chain.read_bytes() + key.read_bytes())
+    config = recipe("defaults\n    mode http\n").replace(
+        "/etc/haproxy/portal.example.pem", str(pem)
+    )
+    config = config.replace("bind :443", f"bind {address}")
+    config = config.replace("127.0.0.1:4280", portal_url.removeprefix("http://"))
+    with haproxy_of(config, root) as told:
+        eventually(lambda: servers_up(told) == {"skymount": True})
+        yield address, authority
+
+
+@needs_haproxy
+def test_checks_of_haproxy(tmp_path: Path) -> None:
+    """H1, H3: by HTTP/1.0 without a Host, which is its default, and by HTTP/1.1 with any."""
+    checks = {
+        "plain": "option httpchk",
+        "root": "option httpchk GET /",
+        "head": "option httpchk HEAD /",
+        "health": "option httpchk GET /-/health",
+        "ready": "option httpchk GET /-/health?ready",
+        "named": "option httpchk\n"
+        "    http-check send meth GET uri /-/health ver HTTP/1.1 hdr Host any.example",
+        "old": "option httpchk GET /-/health HTTP/1.0",
+    }
+    with portal_process(tmp_path / "data") as portal:
+        server = f"server one {portal.url.removeprefix('http://')} check inter 200 fall 1 rise 1"
+        config = "defaults\n    mode http\n    timeout connect 60s\n    timeout server 60s\n"
+        config += "    timeout client 60s\n    timeout check 60s\n"
+        config += f"frontend all\n    bind 127.0.0.1:{unused_port()}\n"
+        for name, check in checks.items():
+            config += f"backend {name}\n    {check}\n    {server}\n"
+        with haproxy_of(config, tmp_path) as told:
+            eventually(lambda: servers_up(told) == dict.fromkeys(checks, True))
+            stored = portal.data / "v1/skyfiles"
+            away = stored.rename(tmp_path / "away")
+            without_storage = {name: name in ("plain", "root", "head") for name in checks}
+            eventually(lambda: servers_up(told) == without_storage)
+            away.rename(stored)
+            eventually(lambda: servers_up(told) == dict.fromkeys(checks, True))
+
+
 @pytest.mark.parametrize(
     "proxy",
     [
+        pytest.param(haproxy, marks=needs_haproxy),
         pytest.param(nginx, marks=needs_nginx),
         pytest.param(
             caddy,

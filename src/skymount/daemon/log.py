@@ -5,11 +5,9 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import TextIO
 
-from skymount.daemon.journal import JournalHandler, priority
 from skymount.fs.failures import printable
 
 MAX_SIZE = 1 << 20  # bytes after which a new log is begun; the one before is kept beside it
@@ -18,6 +16,7 @@ _FORMAT = "%(asctime)s %(levelname)s %(message)s"
 _LINE = re.compile(rb"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ ", re.MULTILINE)
 _LINE_SEARCH = 4096  # bytes at the start of a file that may be a log of ours
 _PACKAGE = "skymount"
+_PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (logging.NOTSET, 7))
 
 
 class LineFormatter(logging.Formatter):
@@ -31,21 +30,18 @@ class LineFormatter(logging.Formatter):
         return super().formatMessage(record)
 
 
-class MessageFormatter(LineFormatter):
-    """Leaves the time and the level out: the journal knows them."""
+class JournalFormatter(LineFormatter):
+    """Gives each line its priority, by which `journalctl -p` selects (sd-daemon(3)). The journal
+    knows the time.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._style = logging.PercentStyle("%(message)s")
 
-
-class JournalFormatter(MessageFormatter):
-    """Gives each line its priority, by which `journalctl -p` selects (sd-daemon(3)), for where the
-    journal's own socket is out of reach.
-    """
-
     def format(self, record: logging.LogRecord) -> str:
-        text, number = super().format(record), priority(record.levelno)
+        text = super().format(record)
+        number = next(number for level, number in _PRIORITIES if record.levelno >= level)
         return "\n".join(f"<{number}>{line}" for line in text.split("\n"))
 
 
@@ -137,15 +133,10 @@ def log_to_descriptor(number: int, level: str) -> None:
     _begin(logging.StreamHandler(sys.stderr), LineFormatter(), level)
 
 
-def log_to_stderr(level: str, fields: Mapping[str, str] | None = None) -> None:
-    """Send the log to standard error; if that is the journal, to the journal, with `fields`."""
-    if not _is_journal(2):
-        _begin(logging.StreamHandler(sys.stderr), LineFormatter(), level)
-        return
-    try:
-        _begin(JournalHandler(fields=fields), MessageFormatter(), level)
-    except OSError:
-        _begin(logging.StreamHandler(sys.stderr), JournalFormatter(), level)
+def log_to_stderr(level: str) -> None:
+    """Send the log to standard error; lines have priorities if that is the journal."""
+    formatter = JournalFormatter() if _is_journal(2) else LineFormatter()
+    _begin(logging.StreamHandler(sys.stderr), formatter, level)
 
 
 def _begin(handler: logging.Handler, formatter: logging.Formatter, level: str) -> None:

@@ -1,12 +1,20 @@
-"""The figures of a mount in Prometheus' text format. No IO but for those of the process."""
+"""The figures of a mount in Prometheus' text format, as a file and over HTTP."""
 
+import logging
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+import trio
+
+from skymount.wire.http.host import parse_loopback
+
+if TYPE_CHECKING:
+    from wsgiref.simple_server import WSGIServer
+
+log = logging.getLogger(__name__)
 
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
@@ -15,7 +23,9 @@ Samples = Iterable[tuple[Labels, float | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Metric:
+class Metric:
+    """A figure, or several with labels. Its name tells its kind."""
+
     name: str
     help: str
     samples: Samples
@@ -33,15 +43,61 @@ class _Metric:
                 yield f"{self.name}{{{text}}} {value}" if text else f"{self.name} {value}"
 
 
-def render(figures: Mapping[str, Any], failures: Mapping[str, int]) -> bytes:
-    """Return the text for the figures of ``status.json`` and failed operations by errno."""
-    metrics = [
+def metrics_of(figures: Mapping[str, Any], failures: Mapping[str, int]) -> list[Metric]:
+    """Return the figures of ``status.json``, and failed operations by errno."""
+    return [
         *_process(figures),
         *_operations(figures, failures),
         *_caches(figures),
         *_portals(figures["portal_health"], figures.get("owed_entries", ())),
     ]
+
+
+def render(metrics: Iterable[Metric]) -> bytes:
+    """Return the text of the file."""
     return "".join(f"{line}\n" for each in metrics for line in each.lines()).encode()
+
+
+async def serve(address: str, read: Callable[[], list[Metric]]) -> None:
+    """Serve at a loopback address until cancelled; OSError when it cannot listen there.
+
+    prometheus_client has a thread for each request; `read` is called in trio.
+    """
+    token = trio.lowlevel.current_trio_token()
+    host, port = parse_loopback(address)
+
+    def from_trio() -> list[Metric]:
+        return trio.from_thread.run_sync(read, trio_token=token)
+
+    server = await trio.to_thread.run_sync(_start, host, port, from_trio)
+    try:
+        shown = f"[{host}]" if ":" in host else host
+        log.info("metrics: http://%s:%d/metrics", shown, server.server_port)
+        await trio.sleep_forever()
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(server.shutdown)
+        server.server_close()
+
+
+def _start(host: str, port: int, read: Callable[[], list[Metric]]) -> "WSGIServer":
+    import prometheus_client  # it takes a while, and most mounts do without
+    from prometheus_client.registry import Collector
+
+    class Figures(Collector):
+        def collect(self) -> Iterator[prometheus_client.Metric]:
+            for each in read():
+                name = each.name.removesuffix("_total")
+                metric = prometheus_client.Metric(name, each.help, each.kind)
+                for labels, value in each.samples:
+                    if value is not None:
+                        metric.add_sample(each.name, dict(labels), value)
+                yield metric
+
+    registry = prometheus_client.CollectorRegistry()
+    registry.register(Figures())
+    server, _ = prometheus_client.start_http_server(port, host, registry)
+    return server
 
 
 def _one(value: float | None) -> Samples:
@@ -52,15 +108,15 @@ def _by(label: str, values: Mapping[str, float]) -> Samples:
     return [(((label, key),), value) for key, value in values.items()]
 
 
-def _process(figures: Mapping[str, Any]) -> Iterator[_Metric]:
+def _process(figures: Mapping[str, Any]) -> Iterator[Metric]:
     labels = tuple((key, str(figures[key])) for key in ("mountpoint", "version", "verify"))
-    yield _Metric("skymount_mount_info", "What is mounted, and how.", [(labels, 1)])
+    yield Metric("skymount_mount_info", "What is mounted, and how.", [(labels, 1)])
     started = time.time() - figures["uptime_seconds"]
-    yield _Metric("process_start_time_seconds", "Start, since 1970.", _one(round(started, 2)))
-    yield _Metric(
+    yield Metric("process_start_time_seconds", "Start, since 1970.", _one(round(started, 2)))
+    yield Metric(
         "process_cpu_seconds_total", "Processor time.", _one(round(time.process_time(), 2))
     )
-    yield _Metric("process_resident_memory_bytes", "Resident memory.", _one(_resident()))
+    yield Metric("process_resident_memory_bytes", "Resident memory.", _one(_resident()))
 
 
 def _resident() -> int | None:
@@ -71,25 +127,25 @@ def _resident() -> int | None:
         return None
 
 
-def _operations(figures: Mapping[str, Any], failures: Mapping[str, int]) -> Iterator[_Metric]:
+def _operations(figures: Mapping[str, Any], failures: Mapping[str, int]) -> Iterator[Metric]:
     requests = figures["requests"]
     oldest = requests["oldest"]
-    yield _Metric(
+    yield Metric(
         "skymount_requests_total",
         "Requests of the kernel by operation.",
         _by("operation", figures["operations"]),
     )
-    yield _Metric(
+    yield Metric(
         "skymount_failed_operations_total",
         "Operations that failed, by errno.",
         _by("errno", failures),
     )
-    yield _Metric(
+    yield Metric(
         "skymount_requests_under_way",
         "Requests of the kernel that are not answered yet.",
         _one(requests["under_way"]),
     )
-    yield _Metric(
+    yield Metric(
         "skymount_oldest_request_seconds",
         "Age of the oldest of these.",
         _one(oldest["seconds"] if oldest else 0),
@@ -100,10 +156,10 @@ def _operations(figures: Mapping[str, Any], failures: Mapping[str, int]) -> Iter
         ("skylinks", "Skylinks in use."),
         ("domains", "Domains in use."),
     ):
-        yield _Metric(f"skymount_{name}", text, _one(figures[name]))
+        yield Metric(f"skymount_{name}", text, _one(figures[name]))
 
 
-def _caches(figures: Mapping[str, Any]) -> Iterator[_Metric]:
+def _caches(figures: Mapping[str, Any]) -> Iterator[Metric]:
     memory, disk, trees = (figures[f"{name}_cache"] for name in ("memory", "disk", "tree"))
     fetched = figures["fetched"]
     for name, text, value in (
@@ -119,7 +175,7 @@ def _caches(figures: Mapping[str, Any]) -> Iterator[_Metric]:
         ("trees", "Trees in memory.", trees["loaded"]),
         ("disk_cache_limit_bytes", "Limit of content on disk.", disk["size"]),
     ):
-        yield _Metric(f"skymount_{name}", text, _one(value))
+        yield Metric(f"skymount_{name}", text, _one(value))
     for name, text in (
         ("hits", "Blocks read from disk."),
         ("misses", "Blocks that were not on disk."),
@@ -128,12 +184,12 @@ def _caches(figures: Mapping[str, Any]) -> Iterator[_Metric]:
         ("damaged", "Blocks found damaged."),
     ):
         if name in disk:
-            yield _Metric(f"skymount_disk_cache_{name}_total", text, _one(disk[name]))
+            yield Metric(f"skymount_disk_cache_{name}_total", text, _one(disk[name]))
 
 
 def _portals(
     portals: Iterable[Mapping[str, Any]], owed: Iterable[Mapping[str, Any]]
-) -> Iterator[_Metric]:
+) -> Iterator[Metric]:
     for name, text, key in (
         ("latency_seconds", "Usual time to the head of a response.", "latency"),
         ("failure_ratio", "Share of failures lately.", "failure_rate"),
@@ -143,11 +199,11 @@ def _portals(
         ("hedges_lost_total", "Requests that another portal answered.", "hedges_lost"),
     ):
         samples = [((("portal", each["url"]),), each[key]) for each in portals]
-        yield _Metric(f"skymount_portal_{name}", text, samples)
-    yield _Metric(
+        yield Metric(f"skymount_portal_{name}", text, samples)
+    yield Metric(
         "skymount_owed_entries",
         "Entries that a portal has not got yet.",
         [((("portal", each["url"]),), each["count"]) for each in owed],
     )
     states = [((("portal", each["url"]),), int(each["state"] == "closed")) for each in portals]
-    yield _Metric("skymount_portal_up", "1 while the portal does not pause.", states)
+    yield Metric("skymount_portal_up", "1 while the portal does not pause.", states)

@@ -28,7 +28,6 @@ from skymount.daemon.readiness import Report, announce
 from skymount.daemon.reload import Reloader
 from skymount.daemon.signals import SignalActions
 from skymount.daemon.status import MountStatus
-from skymount.daemon.task_dump import dump
 from skymount.errors import CacheError, MountError
 from skymount.fs import fuse, mountpoint, obstacles
 from skymount.fs.dispatcher import FileSystem
@@ -174,8 +173,8 @@ async def _serve(
         adapter = fuse.FuseAdapter(file_system, mount, portals.waited_for)
         status.files, status.failures = file_system, adapter.failures
         status.operations, status.under_way = adapter.counts, adapter.under_way
-        reloader = Reloader(config, reread, portals, resolver, content_trees, key_trees, retry)
-        actions = SignalActions(fuse.stop, reloader.reload, partial(dump, adapter.under_way))
+        reloader = Reloader(config, reread, portals, resolver)
+        actions = SignalActions(fuse.stop, reloader.reload)
         received = stack.enter_context(signals.receiving())
         fuse.attach(adapter, mount)
         end_turn()
@@ -206,10 +205,10 @@ async def _serve(
 
 
 async def _serve_metrics(config: Config, status: MountStatus, report: Report) -> None:
-    from skymount.daemon.metrics_server import serve
+    from skymount.daemon.metrics import serve
 
     try:
-        await serve(config.metrics_listen, status.to_metrics_of_http)
+        await serve(config.metrics_listen, status.metrics)
     except OSError as error:
         warning = f"metrics_listen: {config.metrics_listen}: {error.strerror or error}"
         log.warning(warning)

@@ -11,17 +11,11 @@ from skymount.config import Config
 from skymount.config_portals import CREDENTIALS
 from skymount.daemon.log import reopen_file, set_level
 from skymount.errors import SkymountError
-from skymount.fs.registry.lookup import KeyTreeLookup
-from skymount.fs.skylinks.directory import SkylinksDirectory
 from skymount.portal.failover.portals import Portals
 from skymount.portal.options import ClientOptions
 from skymount.portal.registry.name_resolver import NameResolver
-from skymount.portal.registry.spool_retry import SpoolRetry
 
 log = logging.getLogger(__name__)
-
-LIVE_KEYS = ("log_level", "lookup_grace", "registry_ttl", "send_pending", "hns_ttl")
-"""The keys that take effect at once, besides the credentials of portals."""
 
 _OF_PORTALS = frozenset(
     {
@@ -38,8 +32,6 @@ _KEYS = {"custom_user_agent": "user_agent"}  # what options are called in the co
 class Changes:
     """What differs between two configurations."""
 
-    live: Sequence[str]
-    """Keys that take effect at once."""
     credentials: Sequence[str]
     """Portals whose api_key or headers have changed."""
     remount: Sequence[str]
@@ -57,9 +49,8 @@ def compare(old: Config, new: Config) -> Changes:
         for key in before[url].keys() | after[url].keys()
         if _option(before, url, key) != _option(after, url, key)
     }
-    needing = [key for key in changed if key not in LIVE_KEYS and key not in _OF_PORTALS]
+    needing = [key for key in changed if key != "log_level" and key not in _OF_PORTALS]
     return Changes(
-        [key for key in changed if key in LIVE_KEYS],
         [
             url
             for url in common
@@ -86,9 +77,6 @@ class Reloader:
     reread: Callable[[], Config]
     portals: Portals
     resolver: NameResolver
-    content_trees: Sequence[SkylinksDirectory]
-    key_trees: Sequence[KeyTreeLookup[Any]]
-    retry: SpoolRetry
 
     async def reload(self) -> None:
         """Read it again, and resolve names again that are used from now on. Open the log again.
@@ -103,32 +91,22 @@ class Reloader:
             log.error("SIGHUP: nothing is changed: %s", error)
             return
         changes = compare(self.config, new)
-        for key in changes.live:
-            log.info("SIGHUP: %s is %s now", key, getattr(new, key))
+        if new.log_level != self.config.log_level:
+            log.info("SIGHUP: log_level is %s now", new.log_level)
         for url in changes.credentials:
             log.info("SIGHUP: %s has other credentials now", url)
         for key in changes.remount:
             log.warning("SIGHUP: %s has changed: mount again for that", key)
-        if not (changes.live or changes.credentials or changes.remount):
+        if new.log_level == self.config.log_level and not (changes.credentials or changes.remount):
             log.info("SIGHUP: the configuration is as before")
-        self._apply(new, changes)
-
-    def _apply(self, new: Config, changes: Changes) -> None:
-        values: dict[str, Any] = {key: getattr(new, key) for key in LIVE_KEYS}
         self.config = replace(
             self.config,
             api_key=new.api_key,
             headers=new.headers,
             portal_tables=new.portal_tables,
-            **values,
+            log_level=new.log_level,
         )
         set_level(new.log_level)
-        self.resolver.set_ttl(new.hns_ttl)
-        self.retry.sends = new.send_pending
-        for tree in self.content_trees:
-            tree.set_lookup_grace(new.lookup_grace)
-        for keys in self.key_trees:
-            keys.set_times(ttl=new.registry_ttl, grace=new.lookup_grace)
         for client in self.portals.clients:
             if client.url in changes.credentials:
                 client.set_credentials(new.portal_options[client.url])

@@ -1,6 +1,5 @@
-"""The signals of a mount: what ends it, what it reads again, and what it tells."""
+"""The signals of a mount: what ends it, and what it reads again."""
 
-import faulthandler
 import logging
 import os
 import signal
@@ -20,24 +19,16 @@ class SignalActions:
     unmount: Callable[[], None]
     """Takes no more requests; those under way go on."""
     reload: Callable[[], Awaitable[None]]
-    dump: Callable[[], list[str]]
-    """Returns lines for the log."""
 
 
 @contextmanager
 def receiving() -> Iterator[AsyncIterator[int]]:
-    """Receive signals. SIGUSR1 also writes the stacks of all threads to stderr, at once: it tells
-    where the event loop hangs if it does.
-    """
+    """Receive signals until the end of the block."""
     numbers = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1]
     if not _is_ignored():
         numbers.append(signal.SIGHUP)
     with trio.open_signal_receiver(*numbers) as signals:
-        faulthandler.register(signal.SIGUSR1, file=2, all_threads=True, chain=True)
-        try:
-            yield signals
-        finally:
-            faulthandler.unregister(signal.SIGUSR1)
+        yield signals
 
 
 async def handle(
@@ -58,13 +49,8 @@ async def handle(
             scope.deadline = trio.current_time() + grace
         elif number == signal.SIGHUP:
             await actions.reload()
-        else:
-            await trio.to_thread.run_sync(_log_all, actions.dump())
-
-
-def _log_all(lines: list[str]) -> None:
-    for line in lines:
-        log.warning("%s", line)  # also where only warnings are logged
+        else:  # it told this itself once, and must not end a mount now
+            log.warning("SIGUSR1: `py-spy dump --pid %d` shows what the mount does", os.getpid())
 
 
 def _has_terminal() -> bool:

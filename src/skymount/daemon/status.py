@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -23,6 +23,9 @@ from skymount.portal.failover.health import HealthFigures
 from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.owed_entry import OwedTotal
 from skymount.portal.registry.owed_sender import OwedSender
+
+if TYPE_CHECKING:
+    from skymount.daemon.metrics import Metric
 
 
 @dataclass
@@ -51,16 +54,15 @@ class MountStatus:
 
     def to_metrics(self) -> bytes:
         """Return the figures for Prometheus, as a request of the kernel sees them."""
-        return self._metrics(self._others_under_way())
+        from skymount.daemon.metrics import metrics_of, render
 
-    def to_metrics_of_http(self) -> bytes:
-        """The same as they are while the kernel asks for nothing."""
-        return self._metrics(list(self.under_way.values()))
+        return render(metrics_of(self._figures(self._others_under_way()), self.failures.counts))
 
-    def _metrics(self, under_way: Sequence[tuple[str, float]]) -> bytes:
-        from skymount.daemon.metrics import render
+    def metrics(self) -> "list[Metric]":
+        """Return the same as they are while the kernel asks for nothing."""
+        from skymount.daemon.metrics import metrics_of
 
-        return render(self._figures(under_way), self.failures.counts)
+        return metrics_of(self._figures(list(self.under_way.values())), self.failures.counts)
 
     def _others_under_way(self) -> Sequence[tuple[str, float]]:
         """Return the requests under way without the one that is asking: the youngest."""

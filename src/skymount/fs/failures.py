@@ -2,7 +2,6 @@
 
 import errno
 import logging
-import re
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
@@ -22,8 +21,6 @@ _LINES = 50  # in the log, in a minute
 _TRACEBACKS = 10  # beyond these
 _PATH_LIMIT = 1000  # characters
 _REASON_LIMIT = 500
-# What differs each time in a reason.
-_AMOUNT = re.compile(r"(?<![\d.])[\d.]+ (?:s|bytes|B|[KMGT]iB)\b")
 
 _READING = frozenset(
     {
@@ -73,23 +70,6 @@ class Failure:
         }
 
 
-@dataclass(slots=True)
-class _Logged:
-    """A failure that has its line, and how often it came again."""
-
-    failure: Failure
-    repetitions: int = 0
-
-
-@dataclass(slots=True)
-class _Minute:
-    """A time in which each failure is logged once, and not too many of them."""
-
-    ends: float
-    logged: dict[tuple[str, str, str], _Logged] = field(default_factory=dict)
-    unlogged: int = 0  # failures without a line of their own
-
-
 class FailureLog:
     """Takes each failed operation of a mount."""
 
@@ -100,45 +80,27 @@ class FailureLog:
         self.counts = Counter[str]()
         """Failures by the names of their errno."""
         self._errors: LRUCache[int, Failure] = LRUCache(_REMEMBERED)  # by inode number
-        self._minute: _Minute | None = None
-        self._begun = trio.Event()
+        self._lines = self._unlogged = 0
+        """Failures of this minute with and without a line in the log."""
 
     def __bool__(self) -> bool:
         """Whether any path has a last error."""
         return bool(self._errors)
 
     def add(self, failure: Failure, inode: int, bug: Exception | None = None) -> None:
-        """Take a failure; `inode` is 0 if it has none. A `bug` is logged with its traceback.
-
-        Call it in trio.
-        """
+        """Take a failure; `inode` is 0 if it has none. A `bug` is logged with its traceback."""
         self._recent.append(failure)
         self.counts[failure.errno_name] += 1
         if inode:
             self._errors[inode] = failure
-        if self._is_to_log(failure, _LINES if bug is None else _LINES + _TRACEBACKS):
-            if bug is None:
-                log.warning("%s: %s", failure.path, failure.text)
-            else:
-                log.error("%s: %s", failure.path, failure.text, exc_info=bug)
-
-    def _is_to_log(self, failure: Failure, limit: int) -> bool:
-        """Count a failure; return whether it is another one, and within the limit of lines."""
-        now = trio.current_time()
-        if self._minute is None or now >= self._minute.ends:
-            self._end_minute()
-            self._minute = _Minute(now + self._interval)
-            self._begun.set()
-        logged = self._minute.logged
-        key = failure.operation, failure.path, _AMOUNT.sub("", failure.reason)
-        if key in logged:
-            logged[key].repetitions += 1
-        elif len(logged) < limit:
-            logged[key] = _Logged(failure)
-            return True
+        if self._lines >= (_LINES if bug is None else _LINES + _TRACEBACKS):
+            self._unlogged += 1
+            return
+        self._lines += 1
+        if bug is None:
+            log.warning("%s: %s", failure.path, failure.text)
         else:
-            self._minute.unlogged += 1
-        return False
+            log.error("%s: %s", failure.path, failure.text, exc_info=bug)
 
     def succeeded(self, operation: str, inode: int) -> None:
         """Forget the last error of a path if this operation shows that it is over."""
@@ -162,41 +124,19 @@ class FailureLog:
         return [failure.to_json() for failure in self._recent]
 
     async def run(self) -> None:
-        """Say at the end of each minute what it had no lines for."""
+        """Say at the end of each minute how many operations it had no lines for."""
         try:
             while True:
-                while (minute := self._minute) is None:
-                    self._begun = trio.Event()
-                    await self._begun.wait()
-                await trio.sleep_until(minute.ends)
-                if self._minute is minute:
-                    self._end_minute()
+                await trio.sleep(self._interval)
+                self._end_minute()
         finally:
             self._end_minute()
 
     def _end_minute(self) -> None:
-        minute, self._minute = self._minute, None
-        if minute is None:
-            return
-        lines, more = len(minute.logged), minute.unlogged
-        for each in minute.logged.values():
-            if each.repetitions and lines >= _LINES:
-                more += each.repetitions
-            elif each.repetitions:
-                lines += 1
-                self._log_repetitions(each.failure, each.repetitions)
-        if more:
-            log.warning("and %s failed in %g s", counted(more, "more operation"), self._interval)
-
-    def _log_repetitions(self, failure: Failure, count: int) -> None:
-        log.warning(
-            "%s: %s failed, and %s in %g s: %s",
-            failure.path,
-            failure.operation,
-            counted(count, "more time"),
-            self._interval,
-            failure.reason,
-        )
+        if self._unlogged:
+            more = counted(self._unlogged, "more operation")
+            log.warning("and %s failed in %g s", more, self._interval)
+        self._lines = self._unlogged = 0
 
 
 def printable(text: str, limit: int) -> str:

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from skymount.errors import StorageError
 from skymount.server.config import PortalConfig
 from skymount.server.download.endpoint import DownloadEndpoint
+from skymount.server.endpoints.health import HealthEndpoint
 from skymount.server.endpoints.hns import HnsEndpoints
 from skymount.server.endpoints.registry import RegistryEndpoints
 from skymount.server.endpoints.sectors import SectorEndpoints
@@ -22,7 +23,8 @@ from skymount.server.endpoints.skykeys import SkykeyEndpoints
 from skymount.server.endpoints.stats import StatsEndpoints
 from skymount.server.http import responses
 from skymount.server.http.access_rules import AccessMiddleware, AccessRules
-from skymount.server.http.requester import wants_page
+from skymount.server.http.passwords import Passwords
+from skymount.server.http.requester import HEALTH, wants_page
 from skymount.server.http.router import Handler, Route, Router
 from skymount.server.http_error import HttpError
 from skymount.server.pages.assets import NOT_INDEXED, get_asset, get_robots
@@ -50,7 +52,9 @@ def _route(path: str, **handlers: Handler) -> Route:
     return path, handlers
 
 
-def build_routes(config: PortalConfig, storage: PortalStorage) -> Iterator[Route]:
+def build_routes(
+    config: PortalConfig, storage: PortalStorage, passwords: Passwords
+) -> Iterator[Route]:
     """Yield every route. The first that matches a path answers it."""
     store, skykeys, entries = storage.content, storage.skykeys, storage.entries
     catalogue, zone = storage.catalogue, storage.names
@@ -65,7 +69,7 @@ def build_routes(config: PortalConfig, storage: PortalStorage) -> Iterator[Route
     download = DownloadEndpoint(config, index, resolver)
     content = ContentPages(download, ContentHosts(config.content_host))
     hns = HnsEndpoints(zone, content.get)
-    sessions = Sessions.of(config.password, storage.secret)
+    sessions = Sessions.of(passwords, config.password, storage.secret)
     home = HomePage(config, sessions, store, catalogue)
     registry_page = RegistryPage(home, entries, zone)
     registry = RegistryEndpoints(config, entries, resolver)
@@ -75,8 +79,7 @@ def build_routes(config: PortalConfig, storage: PortalStorage) -> Iterator[Route
     has_upstream = bool(config.upstream)
     pins = PinEndpoint(resolver, storage.retention, index, store, catalogue, quota, has_upstream)
     yield _route("/", GET=home.get)
-    if config.noindex:
-        yield _route("/robots.txt", GET=get_robots)
+    yield _route(HEALTH, GET=HealthEndpoint(storage, quota.check).get)
     yield _route("/-/registry", GET=registry_page.get)
     yield _route("/-/upload", POST=UploadForm(uploading, sessions).post)
     yield _route("/-/sign-in", POST=home.sign_in)
@@ -84,6 +87,8 @@ def build_routes(config: PortalConfig, storage: PortalStorage) -> Iterator[Route
     yield _route("/-/view/{link}", GET=content.view)
     yield _route("/-/view/{link}/{path:path}", GET=content.view)
     yield _route("/-/assets/{name}", GET=get_asset)
+    if config.noindex:
+        yield _route("/robots.txt", GET=get_robots)
     for path in (dialect.path for dialect in PRESETS.values()):
         yield _route(path("registry"), GET=registry.get, POST=registry.post)
         yield _route(path("resolve", "{link}"), GET=registry.resolve)
@@ -152,7 +157,7 @@ async def _respond(router: Router, request: Request) -> Response:
 
 def build_app(config: PortalConfig, storage: PortalStorage, rules: AccessRules) -> ASGIApp:
     """Return the ASGI application of one portal."""
-    router = Router(build_routes(config, storage))
+    router = Router(build_routes(config, storage, rules.passwords))
 
     async def respond(scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)

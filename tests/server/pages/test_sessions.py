@@ -3,36 +3,41 @@
 import time
 
 from skymount.server.http.host_header import RequestHost
+from skymount.server.http.passwords import Passwords
 from skymount.server.http.requester import HOST
 from skymount.server.pages.sessions import Sessions, SignedOut
 from tests.server.http_client import request_of
 
+_PASSWORDS = Passwords(b"password")
 
-def test_a_long_header_has_no_session() -> None:
+
+async def test_a_long_header_has_no_session() -> None:
     """B9: quotes and backslashes without an end mean nothing, and neither do empty cookies."""
-    sessions = Sessions(b"password")
+    sessions = Sessions(_PASSWORDS)
     for cookies in ("skymount-1=" + '"' + "\\" * 60_000, ";" * 60_000, "skymount-1=;" * 5000):
         request = request_of(headers={"cookie": cookies})
         request.scope[HOST] = RequestHost.parse("localhost:1")
-        assert sessions.find(request) is None
+        request.scope["client"] = ("127.0.0.1", 0)
+        assert await sessions.find(request) is None
 
 
-def test_processes_with_a_secret_share_sessions() -> None:
+async def test_processes_with_a_secret_share_sessions() -> None:
     """SP6: who signed in at one is signed in at all that have the same password."""
     request = request_of(headers={})
     request.scope[HOST] = RequestHost.parse("localhost:1")
-    first = Sessions.of(b"password", b"secret")
-    cookie = first.sign_in(request, b"password").partition(";")[0]
+    first = Sessions.of(_PASSWORDS, b"password", b"secret")
+    request.scope["client"] = ("127.0.0.1", 0)
+    cookie = (await first.sign_in(request, b"password")).partition(";")[0]
     signed_in = request_of(headers={"cookie": cookie})
+    signed_in.scope["client"] = ("127.0.0.1", 0)
     signed_in.scope[HOST] = RequestHost.parse("localhost:1")
-    session = first.find(signed_in)
+    session = await first.find(signed_in)
     assert session
-    second = Sessions.of(b"password", b"secret")
-    assert second.find(signed_in) == session
+    second = Sessions.of(_PASSWORDS, b"password", b"secret")
+    assert await second.find(signed_in) == session
     assert second.token(session) == first.token(session)
-    for others in (Sessions.of(b"changed", b"secret"), Sessions.of(b"password", b"other")):
-        assert others.find(signed_in) is None
-    assert Sessions.of(b"password", b"").find(signed_in) is None
+    for password, secret in ((b"changed", b"secret"), (b"password", b"other"), (b"password", b"")):
+        assert await Sessions.of(_PASSWORDS, password, secret).find(signed_in) is None
 
 
 def test_few_sessions_are_kept_after_they_ended() -> None:

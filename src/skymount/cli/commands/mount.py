@@ -104,7 +104,7 @@ def mount(mountpoint: str | None, name: str | None, foreground: bool, **flags: A
         return load_settings(name=name or "", mountpoint=path, **flags)
 
     if foreground:
-        log.log_to_stderr(settings.log_level, {"SKYMOUNT_MOUNTPOINT": path})
+        log.log_to_stderr(settings.log_level)
         run(settings, Report(ready=lambda portals: None, warning=lambda text: None), reread)
         return
     obstacles.check(allow_other=settings.allow_other)

@@ -8,7 +8,7 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic
 
@@ -123,9 +123,6 @@ class KeyTreeLookup(Subtree, Generic[S]):
         self._poster = EntryPoster(store, keys)
         self._nursery = nursery
         self._fetching = trio.CapacityLimiter(2 * AHEAD)  # a look-up and an open share a request
-
-    def set_times(self, *, ttl: float, grace: float) -> None:
-        self._config = replace(self._config, ttl=ttl, grace=grace)
 
     def forget(self, inode: int, count: int) -> None:
         self.nodes.forget(inode, count)

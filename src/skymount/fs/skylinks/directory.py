@@ -67,9 +67,6 @@ class SkylinksDirectory(Subtree):
         self._deadline = deadline
         self._opened = Counter[int]()  # open handles of each file, by its inode number
 
-    def set_lookup_grace(self, seconds: float) -> None:
-        self._budget.grace = seconds
-
     def path(self, inode: int) -> bytes:
         top = PATHS[self._table.space]
         if inode == self._root:

@@ -13,14 +13,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from skymount.errors import ConfigError, MalformedError
 from skymount.server.config import PortalConfig
 from skymount.server.http import caching, responses
-from skymount.server.http.basic_auth import has_password
+from skymount.server.http.basic_auth import parse_credentials
 from skymount.server.http.cors import PageOrigin, page_origin, parse_origin
 from skymount.server.http.host_header import RequestHost, is_address, parse_name
+from skymount.server.http.passwords import Passwords
 from skymount.server.http.proxies import TrustedProxies
 from skymount.server.http.requester import (
     ASSETS,
     BROWSER,
     HAS_PAGES,
+    HEALTH,
     HOST,
     IS_ISOLATED,
     PORTAL_URL,
@@ -62,7 +64,7 @@ def needs_agent(path: str) -> bool:
     first, below = _first_segment(path)
     if first in _PREFIXES:
         return not below.startswith("/skylink")
-    if path.startswith(ASSETS):
+    if path in ("/", HEALTH) or path.startswith(ASSETS):
         return False
     return first not in _DOWNLOADS and len(first) not in (BASE32_LENGTH, BASE64_LENGTH)
 
@@ -80,7 +82,7 @@ def _first_segment(path: str) -> tuple[str, str]:
 class AccessRules:
     """What one portal demands of requests."""
 
-    password: bytes = field(repr=False)
+    passwords: Passwords = field(repr=False)
     require_agent: bool
     any_address: bool
     """Accept every IP address as Host header. No web page can make one its own host name."""
@@ -109,7 +111,7 @@ class AccessRules:
         if public_url:
             names |= {_host_of(public_url).name}
         return cls(
-            password=config.password,
+            passwords=Passwords(config.password),
             require_agent=config.require_agent,
             any_address=not on_loopback,
             any_name=any_name,
@@ -125,27 +127,38 @@ class AccessRules:
             scheme = self.public_url.partition("://")[0]
         return f"{scheme}://{host.authority}"
 
-    def host(self, headers: Mapping[str, str]) -> RequestHost:
-        """Parse the Host header; HttpError 400, or 421 against DNS rebinding."""
+    def host(self, named: str | None, reached: str, path: str) -> RequestHost:
+        """Parse a Host header; HttpError 400, or 421 against DNS rebinding.
+
+        Without one, which HTTP/1.0 allows and no browser does, it is the address `reached`.
+        """
         with refuse_malformed(400):
-            host = RequestHost.parse(headers.get("host", ""), self.names)
+            host = RequestHost.parse(reached if named is None else named, self.names)
         if self.any_name or host.name in self.names or is_loopback(host.name):
+            return host
+        if path == HEALTH and not host.content:  # balancers ask by any name
             return host
         if self.any_address and is_address(host.name):
             return host
         raise HttpError(421, f"this portal is not {host.name[:80]!r} (start it with --allow-host)")
 
-    def check(
-        self, method: str, path: str, headers: Mapping[str, str], page: PageOrigin | None
+    async def check(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        page: PageOrigin | None,
+        address: str,
     ) -> None:
-        """HttpError 400, 401 or 403 for a request that is not allowed."""
+        """HttpError 400, 401, 403 or 429 for a request of a client that is not allowed."""
         if self.require_agent and needs_agent(path):
             agent = headers.get("user-agent", "")
             if not any(token in agent for token in _AGENT_TOKENS):
                 raise HttpError(400, _WRONG_AGENT)
         if not _needs_trust(method, path) or is_page_path(path):
             return
-        if self.password and has_password(headers.get("authorization", ""), self.password):
+        user, password = parse_credentials(headers.get("authorization", ""))
+        if await self.passwords.check(address, password, user):
             return
         if page is not None and not page.is_allowed:
             raise HttpError(
@@ -153,7 +166,7 @@ class AccessRules:
                 f"web pages of {page.origin[:80] or 'unknown origin'!r} may not do this "
                 "(start the portal with --allow-origin)",
             )
-        if self.password and needs_password(method, path):
+        if self.passwords.is_set and needs_password(method, path):
             raise HttpError(401, "API authentication failed.", _challenge(headers))
 
 
@@ -205,7 +218,7 @@ class AccessMiddleware:
             await send(message)
 
         try:
-            host = self._rules.host(headers)
+            host = self._rules.host(headers.get("host"), scope["server"][0], scope["path"])
             own_origin = self._rules.own_origin(client.scheme, host)
             scope[PORTAL_URL] = self._rules.public_url or own_origin
             added += _portal_address(scope[PORTAL_URL])
@@ -220,7 +233,7 @@ class AccessMiddleware:
                 cors = page.cors(reading=not _needs_trust(method, path))
             added += cors
             if scope["method"] != "OPTIONS":
-                self._rules.check(method, path, headers, page)
+                await self._rules.check(method, path, headers, page, client.address)
             elif page is not None:
                 if not cors:
                     raise HttpError(403, "web pages of this origin may not do this")

@@ -42,6 +42,15 @@ def _peer_of(stream: trio.SocketStream) -> str:
     return str(name[0]) if isinstance(name, tuple) else ""
 
 
+def _reached(stream: trio.SocketStream) -> str:
+    """Return the address that a client has connected to, as a Host header gives it."""
+    name = stream.socket.getsockname()
+    if not isinstance(name, tuple):
+        return "localhost"
+    host, port = name[0].partition("%")[0], name[1]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 class Connection:
     """Serves one client. Call `serve` once, and `stop` when the portal ends."""
 
@@ -49,6 +58,7 @@ class Connection:
         self.stream = stream
         self.http = StrictConnection(_HEADERS_LIMIT)
         self.peer = _peer_of(stream)
+        self.reached = _reached(stream)
         self.is_stopping = False
         self._app = app
         self._idle_timeout = idle_timeout
@@ -156,6 +166,7 @@ class _Exchange:
             "method": request.method.decode(),
             "scheme": "http",
             "client": (connection.peer, 0),
+            "server": (connection.reached, None),
             "path": path.decode("latin-1"),
             "raw_path": path,
             "query_string": query,

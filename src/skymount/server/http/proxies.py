@@ -52,7 +52,9 @@ class TrustedProxies:
         Of several values the last one counts, which the proxy itself added; of addresses the last
         one that is no trusted proxy.
         """
-        if not self.networks or not self._trusts(_parse(peer)):
+        found = _parse(peer)
+        peer = str(found or peer)
+        if not self.networks or not self._trusts(found):
             return Client(peer, scheme)
         said = headers.getlist("x-forwarded-proto")
         last = said[-1].rpartition(",")[2].strip().lower() if said else ""

@@ -18,6 +18,8 @@ PAGES = "/-/"
 """Below it are the portal's own pages, besides ``/``. No skylink begins so."""
 ASSETS = f"{PAGES}assets/"
 """Below it are the pages' styles and scripts, the same for everybody."""
+HEALTH = f"{PAGES}health"
+"""Where balancers and monitors ask whether the portal works."""
 HOST, IS_ISOLATED, HAS_PAGES = "skymount.host", "skymount.is_isolated", "skymount.has_pages"
 """Keys of a scope: the `RequestHost`, whether content is kept off the portal's own origin, and
 whether the portal has pages.

@@ -13,7 +13,6 @@ from skymount.server.http import responses
 from skymount.server.http.query_params import Params, form_params, parse_query
 from skymount.server.http.request_body import read_body
 from skymount.server.http.requester import REQUESTER, takes_page
-from skymount.server.http_error import HttpError
 from skymount.server.pages.listing import page_number
 from skymount.server.pages.rendering import render_page
 from skymount.server.pages.sessions import TOKEN_FIELD, Sessions
@@ -56,7 +55,7 @@ class HomePage:
             headers: responses.HeaderList = [("Content-Type", "text/plain; charset=utf-8")]
             names = ", ".join(request.scope[REQUESTER].shown_by)
             return responses.BytesResponse(200, [*headers, ("Vary", names)], _FOR_PROGRAMS)
-        session = self.sessions.find(request)
+        session = await self.sessions.find(request)
         if session is None:
             return await self.ask_password(request)
         query = parse_query(request.scope["query_string"])
@@ -120,15 +119,13 @@ class HomePage:
     async def sign_in(self, request: Request) -> Response:
         form = await self._form(request)
         self.sessions.check(request, "", form.get(TOKEN_FIELD, ""))
-        try:
-            cookie = self.sessions.sign_in(request, form.get("password", "").encode())
-        except HttpError:
-            return await self.ask_password(request, is_wrong=True)
-        return _to_home(cookie)
+        cookie = await self.sessions.sign_in(request, form.get("password", "").encode())
+        return _to_home(cookie) if cookie else await self.ask_password(request, is_wrong=True)
 
     async def sign_out(self, request: Request) -> Response:
         form = await self._form(request)
-        self.sessions.check(request, self.sessions.find(request) or "", form.get(TOKEN_FIELD, ""))
+        session = await self.sessions.find(request)
+        self.sessions.check(request, session or "", form.get(TOKEN_FIELD, ""))
         response = _to_home(self.sessions.sign_out(request))
         # Nothing else is cleared: other programs of this host may have cookies and storage there.
         response.headers["Clear-Site-Data"] = '"cache"'

@@ -82,7 +82,7 @@ class RegistryPage:
     async def get(self, request: Request) -> Response:
         if not takes_page(request):
             raise HttpError(404, "Not Found")
-        session = self.home.sessions.find(request)
+        session = await self.home.sessions.find(request)
         if session is None:
             return await self.home.ask_password(request)
         query = parse_query(request.scope["query_string"])

@@ -10,8 +10,9 @@ from typing import Self
 
 from starlette.requests import Request
 
-from skymount.server.http.basic_auth import has_password
+from skymount.server.http.basic_auth import parse_credentials
 from skymount.server.http.host_header import RequestHost
+from skymount.server.http.passwords import Passwords
 from skymount.server.http.requester import HOST
 from skymount.server.http_error import HttpError
 
@@ -56,28 +57,29 @@ class Sessions:
     by `of` with a secret.
     """
 
-    password: bytes = field(repr=False)
+    passwords: Passwords
     _key: bytes = field(repr=False, default_factory=lambda: secrets.token_bytes(32))
     _signed_out: SignedOut = field(default_factory=SignedOut)
 
     @classmethod
-    def of(cls, password: bytes, secret: bytes) -> Self:
+    def of(cls, passwords: Passwords, password: bytes, secret: bytes) -> Self:
         """Return sessions that are the same for all processes that share a password and a secret;
         without a secret those of this process.
         """
         if not secret:
-            return cls(password)
-        return cls(password, hmac.digest(secret, b"sessions " + password, "sha256"))
+            return cls(passwords)
+        return cls(passwords, hmac.digest(secret, b"sessions " + password, "sha256"))
 
-    def find(self, request: Request) -> str | None:
+    async def find(self, request: Request) -> str | None:
         """Return the session of a request, empty where none is needed; None if one has to sign
-        in.
+        in. HttpError 429 for one of too many passwords.
         """
-        if not self.password or has_password(
-            request.headers.get("authorization", ""), self.password
-        ):
+        if not self.passwords.is_set:
             return ""
-        return next(self._current(request), None)
+        for session in self._current(request):
+            return session
+        user, password = parse_credentials(request.headers.get("authorization", ""))
+        return "" if await self.passwords.check(_address(request), password, user) else None
 
     def _current(self, request: Request) -> Iterator[str]:
         """Yield the current sessions in the cookies; other programs may add any cookies."""
@@ -89,10 +91,12 @@ class Sessions:
             if ends > time.time() and not self._signed_out.has(session, ends):
                 yield session
 
-    def sign_in(self, request: Request, password: bytes) -> str:
-        """Return the Set-Cookie header of a new session; HttpError 403 for a wrong password."""
-        if not hmac.compare_digest(password, self.password):
-            raise HttpError(403, "this is not the password")
+    async def sign_in(self, request: Request, password: bytes) -> str:
+        """Return the Set-Cookie header of a new session, empty for a wrong password; HttpError 429
+        for one of too many.
+        """
+        if not await self.passwords.check(_address(request), password):
+            return ""
         session = f"{int(time.time()) + _VALID}.{secrets.token_urlsafe(16)}"
         value = f"{session}.{self._sign('session', session)}"
         return _cookie(request, value, _VALID)
@@ -122,6 +126,10 @@ class Sessions:
 
     def _is_signed(self, purpose: str, text: str, signature: str) -> bool:
         return hmac.compare_digest(self._sign(purpose, text).encode(), signature.encode())
+
+
+def _address(request: Request) -> str:
+    return str(request.scope["client"][0])
 
 
 def _authority(request: Request) -> str:

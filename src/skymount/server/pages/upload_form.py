@@ -89,7 +89,7 @@ class UploadForm:
 
     async def post(self, request: Request) -> Response:
         """Store what a form brings, and lead to the page that shows it."""
-        session = self.sessions.find(request)
+        session = await self.sessions.find(request)
         if session is None:
             raise HttpError(401, "sign in first, then upload again")
         content_type = request.headers.get("content-type", "").encode("latin-1")

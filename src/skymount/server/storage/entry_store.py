@@ -167,6 +167,11 @@ class EntryStore:
             with suppress(sqlite3.Error):  # then the log stays, and nothing is lost
                 connection.close()
 
+    def check_reading(self) -> None:
+        """StorageError if nothing can be read. Blocks."""
+        with disk_errors("read the registry"):
+            self._reader.execute("SELECT 1 FROM entries LIMIT 1").fetchone()
+
     async def find(self, entry: bytes) -> SignedEntry | None:
         """Return the entry of a 32-byte id, as in a v2 skylink; None when there is none."""
 

@@ -43,6 +43,11 @@ async def open_local(data: Path, keep: float = 0) -> AsyncIterator[PortalStorage
             background: list[Callable[[], Awaitable[None]]] = [catalogue.maintain]
             if keep:
                 background.append(partial(retention.keep_sweeping, keep, _alone))
+
+            def check_reading() -> None:
+                content.check_reading()
+                entries.check_reading()
+
             yield PortalStorage(
                 content,
                 entries,
@@ -50,5 +55,7 @@ async def open_local(data: Path, keep: float = 0) -> AsyncIterator[PortalStorage
                 ZoneFile(data),
                 catalogue,
                 retention,
+                check_reading,
+                content.check_storing,
                 tuple(background),
             )

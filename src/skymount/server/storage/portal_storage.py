@@ -17,6 +17,10 @@ class PortalStorage:
     names: Names
     catalogue: Catalogue
     retention: Retention
+    check_reading: Callable[[], None]
+    """Raises StorageError while what is stored cannot be read. Blocks, as the next one does."""
+    check_storing: Callable[[], None]
+    """Raises StorageError while nothing can be stored, DiskFullError if there is no room."""
     background: tuple[Callable[[], Awaitable[None]], ...] = ()
     """Run while the portal does."""
     secret: bytes = field(default=b"", repr=False)

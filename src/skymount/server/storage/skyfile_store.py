@@ -17,6 +17,7 @@ import math
 import os
 import secrets
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -44,6 +45,7 @@ FORMAT = "v1"
 SHARDS = range(256)
 """The directories of skyfiles, by the first byte of the Merkle root."""
 
+_TRIED = 64 << 10  # bytes that are written to see whether that works
 _PID_LIMIT = 20  # bytes of the lock's file
 
 
@@ -143,6 +145,21 @@ class SkyfileStore:
         self._small.close()
         if self._lock is not None:
             os.close(self._lock)
+
+    def check_reading(self) -> None:
+        """StorageError if nothing can be read."""
+        with disk_errors("read stored content"):
+            os.listdir(self._skyfiles)
+        self._small.newest()
+
+    def check_storing(self) -> None:
+        """StorageError if nothing can be stored."""
+        self._small.check_room(_TRIED)
+        with (
+            disk_errors("store an upload"),
+            tempfile.TemporaryFile(dir=self.incoming, buffering=0) as file,
+        ):
+            file.write(bytes(_TRIED))
 
     def begin(self) -> LocalUpload:
         return LocalUpload(self)

@@ -8,6 +8,8 @@ from skymount.server.storage.interfaces import Catalogue
 from skymount.wire.skylink import SECTOR_SIZE
 from skymount.wording import readable_size
 
+_SMALL = 64 << 10  # bytes
+
 
 class QuotaError(DiskFullError):
     """An upload would take the portal over its limit."""
@@ -21,6 +23,11 @@ class Quota:
         self._catalogue = catalogue
         self._reserved = 0
         self._publishing = 0
+
+    def check(self) -> None:
+        """QuotaError if there is no room for a small file; StorageError."""
+        if self._limit and self._left() < _SMALL:
+            raise self._refusal()
 
     @contextmanager
     def reserving(self) -> Iterator["Reservation"]:
@@ -37,10 +44,13 @@ class Quota:
         further = size - reservation.size
         if not self._limit or further <= 0:
             return
-        if self._catalogue.totals()[1] + self._reserved + further > self._limit:
+        if self._left() < further:
             raise self._refusal()
         reservation.size = size
         self._reserved += further
+
+    def _left(self) -> int:
+        return self._limit - self._catalogue.totals()[1] - self._reserved
 
     async def confirm(self, reservation: "Reservation") -> None:
         """Compare an upload with what all processes have stored by now; QuotaError."""

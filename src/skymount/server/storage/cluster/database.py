@@ -113,6 +113,8 @@ class Database:
         self._threads = trio.CapacityLimiter(CONNECTIONS)
         self._url = url
         self._settings = _settings(url)
+        self._asked: _Connection | None = None
+        self._asking = threading.Lock()
         self._pool: ConnectionPool[Connection] = ConnectionPool(
             url,
             min_size=1,
@@ -140,6 +142,27 @@ class Database:
 
     def close(self) -> None:
         self._pool.close(timeout=1)
+        if self._asked is not None:
+            self._asked.close()
+
+    def check_reading(self) -> None:
+        """StorageError unless the database answers now."""
+        self._ask("SELECT true FROM shared_state")
+
+    def check_writing(self) -> None:
+        """StorageError unless it takes changes, too."""
+        if self._ask("SELECT current_setting('transaction_read_only') = 'on'"):
+            raise StorageUnavailableError("cannot change the database: it is read-only")
+
+    def _ask(self, query: LiteralString) -> bool:
+        """Ask without the pool, where one waits for others, and for a database that is away."""
+        with _errors("use the database"), self._asking:
+            with suppress(psycopg.Error):
+                if self._asked is not None:
+                    _check_idle(self._asked)
+            if self._asked is None or self._asked.closed:
+                self._asked = _Connection.connect(self._url, **self._settings)
+            return self._asked.execute(query).fetchone() == (True,)
 
     async def run(self, work: Callable[[*_Args], T], *args: *_Args) -> T:
         """Run what blocks in a thread, of which there are so many that others stay free for

@@ -21,6 +21,9 @@ from skymount.server.storage.portal_storage import PortalStorage
 from skymount.server.storage.retention.retention import Retention
 from skymount.server.storage.retention.shared_pins import SharedPins
 
+_ABSENT = "health"
+"""The name of an object that is asked for to see whether the store answers."""
+
 
 @asynccontextmanager
 async def open_cluster(
@@ -46,6 +49,11 @@ async def open_cluster(
         if keep:
             alone = partial(_alone, database)
             background.append(partial(retention.keep_sweeping, keep, alone))
+
+        def check_reading() -> None:
+            database.check_reading()
+            content.objects.get(_ABSENT)
+
         yield PortalStorage(
             content,
             SharedEntries(database),
@@ -53,6 +61,8 @@ async def open_cluster(
             SharedNames(database),
             catalogue,
             retention,
+            check_reading,
+            database.check_writing,
             tuple(background),
             secret,
         )

@@ -69,13 +69,17 @@ class SmallSkyfiles:
         rows = [(to_key(skylink), base, now) for skylink, base in skyfiles]
         if not rows:
             return
+        self.check_room(2 * sum(len(base) for _, base, _ in rows))  # in the log, too
+        self._write(lambda database: database.executemany(_PUT, rows), "store an upload")
+
+    def check_room(self, size: int) -> None:
+        """DiskFullError if there is no room for so many bytes."""
         with disk_errors("store an upload"):
             free = free_space(self._path.parent)
-        if free < _RESERVE + 2 * sum(len(base) for _, base, _ in rows):  # in the log, too
+        if free < _RESERVE + size:
             raise DiskFullError(
                 f"cannot store an upload: {_RESERVE >> 20} MiB of the disk are kept free"
             )
-        self._write(lambda database: database.executemany(_PUT, rows), "store an upload")
 
     def find(self, skylink: Skylink) -> bytes | None:
         """Return a base sector."""
