@@ -74,7 +74,7 @@ def test_no_document(tmp_path: Path, portal: str) -> None:
     site = owner.sandbox.directory("site")
     (site / "index.html").write_text("<h1>")
     publish = ("publish", site, "--key", HOME, "--portal", portal, "--as")
-    link = Skylink.parse(owner.sandbox.succeed(*publish, "site").rstrip())
+    link = Skylink(owner.sandbox.succeed(*publish, "site").rstrip())
     lost = of_files({"lost": b"{}"}).skylink
     owner.put("link", bytes(link))
     owner.put("lost", bytes(lost))

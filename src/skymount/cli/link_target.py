@@ -55,7 +55,7 @@ class ParsedLink:
 
     @property
     def is_domain(self) -> bool:
-        return isinstance(self.root, str)
+        return not isinstance(self.root, Skylink)
 
     @classmethod
     def parse(cls, text: str) -> "ParsedLink":
@@ -172,7 +172,7 @@ class ResolvedLink:
 async def resolve_link(session: "ContentSession", link: ParsedLink) -> ResolvedLink:
     """Follow a link to content. The path in a domain's record holds for a link without a path."""
     skylink, path, record = link.root, link.path, None
-    if isinstance(skylink, str):
+    if not isinstance(skylink, Skylink):
         from skymount.wire.hns import SkylinkRecord
 
         record = await session.portals.first(link.resolve_domain)

@@ -259,7 +259,7 @@ async def test_both_stored_forms(portal: str, tmp_path: Path):
 
 
 def _link(found: object) -> Skylink:
-    return Skylink.parse(str(getattr(found, "skylink", found)))
+    return Skylink(str(getattr(found, "skylink", found)))
 
 
 async def test_no_document(portal: str, tmp_path: Path):

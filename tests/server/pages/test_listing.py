@@ -25,7 +25,7 @@ _TREE = {"b.txt": b"text", "a dir/c+d.png": b"\x89PNG\r\n\x1a\n", "a dir/e/f?.tx
 
 def own_host(portal: PortalProcess, link: str) -> str:
     """Return the host of a skylink's own."""
-    return f"{Skylink.parse(link).base32}.localhost:{urlsplit(portal.url).port}"
+    return f"{Skylink(link).base32}.localhost:{urlsplit(portal.url).port}"
 
 
 def test_a_directory_is_a_listing(client: Client) -> None:
@@ -171,7 +171,7 @@ def test_a_site_opens_at_its_own_host(client: Client, portal: PortalProcess) -> 
 def test_a_version_2_link_keeps_its_name(client: Client, portal: PortalProcess) -> None:
     """B5: at its own host it is still followed."""
     site = client.upload({"index.html": b"<p>v2"})
-    put(client, signed("site-of-v2", bytes(Skylink.parse(site))))
+    put(client, signed("site-of-v2", bytes(Skylink(site))))
     link = str(link_of("site-of-v2"))
     target = client.get(f"/{link}/", headers=_HTML).headers["location"]
     assert target == f"//{own_host(portal, link)}/"
@@ -259,7 +259,7 @@ def test_a_configured_name_is_for_content(open_portal: PortalProcess) -> None:
     """B5: below it each skylink has its host; a browser on this machine uses localhost."""
     with Client(base_url=open_portal.url) as client:
         link = client.upload_file("a.html", b"<p>")
-        label = Skylink.parse(link).base32
+        label = Skylink(link).base32
         for host, target in (
             ("portal.example", f"//{label}.content.example/"),
             ("portal.example:81", f"//{label}.content.example:81/"),

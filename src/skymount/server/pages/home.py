@@ -88,7 +88,7 @@ class HomePage:
         if not link:
             return None
         try:
-            skylink = Skylink.parse(link)
+            skylink = Skylink(link)
         except MalformedError:
             return Stored(link[:_SEARCH_LIMIT], is_here=False)
         link = str(skylink)
