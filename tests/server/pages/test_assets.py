@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from skymount.wire.skylink import Skylink
+from skymount.wire.skylink import parse_skylink
 from tests.portal_process import portal_process
 from tests.server.http_client import Client
 from tests.server.pages.page_client import ACCEPT, page
@@ -44,7 +44,7 @@ def test_search_engines_are_asked_to_list_nothing(client: Client, tmp_path: Path
                 == "noindex, nofollow"
             )
         site = asking.upload({"index.html": b"site", "robots.txt": b"User-agent: x"})
-        host = f"{Skylink.parse(site).base32}.localhost"
+        host = f"{parse_skylink(site).base32}.localhost"
         own = asking.get("/robots.txt", headers={"Host": host})
         assert own.text == "User-agent: x"
         assert own.headers["x-robots-tag"] == "noindex, nofollow"

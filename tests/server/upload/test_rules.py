@@ -12,7 +12,7 @@ from skymount.server.config import PortalConfig
 from skymount.server.storage.cluster.choice import open_reader
 from skymount.server.upload.rules import PartList, UploadQuery
 from skymount.wire.http.multipart import PartHeader
-from skymount.wire.skylink import Skylink
+from skymount.wire.skylink import parse_skylink
 from tests.fakes.skyfiles import inline_skylink
 from tests.portal_process import PortalProcess
 from tests.server.http_client import FORM_TYPE, Client, message_of, skylink_of, stored_files
@@ -164,7 +164,7 @@ def test_the_list_has_the_name_of_the_metadata(client: Client, portal: PortalPro
     files = {"d": 1, "e": 2, "own": 1, "f": 0, "raw": 0}
     with open_reader(PortalConfig(portal.data)) as reader:
         for name, link in named.items():
-            row = reader.row(Skylink.parse(link))
+            row = reader.row(parse_skylink(link))
             assert row is not None
             assert (row.name, row.files) == (name, files[name])
             assert client.get(f"/svc/metadata/{link}").json()["filename"] == name
