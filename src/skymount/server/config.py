@@ -7,6 +7,11 @@ from typing import Any
 
 MIB = 1 << 20
 
+UNIX = "unix:"
+"""Before the path of a Unix socket, in place of the host to listen at; and the address of who comes
+that way.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
@@ -27,7 +32,7 @@ class PortalConfig:
 
     data: Path
     """Directory of everything that it stores; created when absent."""
-    host: str = "127.0.0.1"
+    host: str = "127.0.0.1"  # or `UNIX` and a path
     port: int = 4280  # 0 picks a free one
     header_limit: int = 8 * MIB
     """Longer metadata is left out of the response header; the metadata endpoint has it."""

@@ -451,9 +451,9 @@ def test_the_name_to_listen_at_is_the_portals(tmp_path: Path) -> None:
     """Whatever kind of address it leads to."""
     config = PortalConfig(tmp_path, host="Portal.Example", insecure=True)
     rules = AccessRules.of(config, on_loopback=False)
-    assert rules.host("portal.example:80", "", "/").name == "portal.example"
+    assert rules.host("portal.example:80", "/").name == "portal.example"
     with pytest.raises(HttpError):
-        rules.host("other.example", "", "/")
+        rules.host("other.example", "/")
 
 
 def test_unusable_flags_are_told(tmp_path: Path) -> None:
@@ -474,6 +474,7 @@ def test_a_request_without_a_host(portal: PortalProcess) -> None:
         (b"GET / HTTP/1.0\r\nHost:\r\n", b"400"),
         (b"GET / HTTP/1.0\r\nHost: other.example\r\n", b"421"),
         (b"GET / HTTP/1.1\r\n", b"400"),
+        (b"GET / HTTP/1.2\r\n", b"400"),
     ):
         answer = exchange(portal.url, line + b"\r\n")
         assert answer.startswith(b"HTTP/1.1 " + status), line

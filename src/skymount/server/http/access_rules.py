@@ -127,13 +127,10 @@ class AccessRules:
             scheme = self.public_url.partition("://")[0]
         return f"{scheme}://{host.authority}"
 
-    def host(self, named: str | None, reached: str, path: str) -> RequestHost:
-        """Parse a Host header; HttpError 400, or 421 against DNS rebinding.
-
-        Without one, which HTTP/1.0 allows and no browser does, it is the address `reached`.
-        """
+    def host(self, text: str, path: str) -> RequestHost:
+        """Parse a Host header; HttpError 400, or 421 against DNS rebinding."""
         with refuse_malformed(400):
-            host = RequestHost.parse(reached if named is None else named, self.names)
+            host = RequestHost.parse(text, self.names)
         if self.any_name or host.name in self.names or is_loopback(host.name):
             return host
         if path == HEALTH and not host.content:  # balancers ask by any name
@@ -217,8 +214,10 @@ class AccessMiddleware:
                 message = {**message, "headers": caching.complete(status, raw, names)}
             await send(message)
 
+        # HTTP/1.0 needs no Host header. Browsers, which could be deceived, always send one.
         try:
-            host = self._rules.host(headers.get("host"), scope["server"][0], scope["path"])
+            reached = scope["server"][0] if scope["http_version"] == "1.0" else ""
+            host = self._rules.host(headers.get("host", reached), scope["path"])
             own_origin = self._rules.own_origin(client.scheme, host)
             scope[PORTAL_URL] = self._rules.public_url or own_origin
             added += _portal_address(scope[PORTAL_URL])

@@ -4,6 +4,7 @@
 application decides.
 """
 
+import socket
 import time
 from contextlib import suppress
 from email.utils import formatdate
@@ -13,6 +14,7 @@ import h11
 import trio
 from starlette.types import ASGIApp, Message, Scope
 
+from skymount.server.config import UNIX
 from skymount.server.http.framing import StrictConnection
 
 _HEADERS_LIMIT = 64 << 10  # bytes of a request line and its headers
@@ -34,7 +36,9 @@ def _date(second: int) -> tuple[bytes, bytes]:
 
 
 def _peer_of(stream: trio.SocketStream) -> str:
-    """Return the IP address of the other end; empty if it has gone, or has none."""
+    """Return the IP address of the other end, or `UNIX`; empty if it has gone."""
+    if stream.socket.family == socket.AF_UNIX:
+        return UNIX
     try:
         name = stream.socket.getpeername()
     except OSError:
