@@ -74,5 +74,13 @@ class PortalConfig:
     """The portals that are asked for what is not stored here, and the options of each client."""
     upstream_cache: int = 16 << 30
     """Bytes that are kept of what they have."""
+    access_log: str | None = None
+    """The file that has a line for each request, ``-`` for standard error."""
+    metrics: bool = False
     find_mounts: Callable[[], Iterable[str]] = tuple
     """Returns where the user that runs the portal has mounted skymount; may block."""
+
+    @property
+    def has_log_file(self) -> bool:
+        """Whether there is a file to be opened again on SIGHUP."""
+        return self.access_log not in (None, "-")

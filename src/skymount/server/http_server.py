@@ -5,7 +5,7 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import (
     AbstractContextManager,
     ExitStack,
@@ -22,6 +22,9 @@ from starlette.types import ASGIApp
 from skymount.errors import ConfigError
 from skymount.server import control
 from skymount.server.config import UNIX, PortalConfig
+from skymount.server.endpoints.metrics import Metrics
+from skymount.server.http import access_log
+from skymount.server.http.access_log import Observer
 from skymount.server.http.access_rules import AccessRules
 from skymount.server.http.connection import Connection
 from skymount.server.routes import build_app
@@ -62,11 +65,22 @@ async def serve(
             stop = trio.Event() if shutdown is None else shutdown
             on_loopback = is_unix or is_loopback(address_of(listening)[0])
             rules = AccessRules.of(config, on_loopback=on_loopback)
-            async with _application(config, stored, rules) as app:
+            metrics = Metrics() if config.metrics else None
+            observers = list[Observer]()
+            if metrics is not None:
+                rules.passwords.on_wrong = metrics.count_wrong
+                observers.append(metrics.count)
+            async with (
+                _application(config, stored, rules, metrics) as app,
+                access_log.opened(config.access_log) as log,
+            ):
                 with _control(config) as commands:
                     taking: Callable[[], Awaitable[None]] = partial(control.serve, commands, stored)
-                    background = (*stored.background, taking)
-                    await _run(config, app, listening, on_listening, stop, background)
+                    background = [*stored.background, taking]
+                    if log is not None:
+                        background.append(log.run)
+                        observers.append(log.add)
+                    await _run(config, app, listening, on_listening, stop, background, observers)
 
 
 def _control(config: PortalConfig) -> AbstractContextManager[socket.socket | None]:
@@ -76,10 +90,10 @@ def _control(config: PortalConfig) -> AbstractContextManager[socket.socket | Non
 
 @asynccontextmanager
 async def _application(
-    config: PortalConfig, storage: PortalStorage, rules: AccessRules
+    config: PortalConfig, storage: PortalStorage, rules: AccessRules, metrics: Metrics | None
 ) -> AsyncIterator[ASGIApp]:
     """Return what answers requests, with upstream portals behind what is stored, if any."""
-    own = build_app(config, storage, rules)
+    own = build_app(config, storage, rules, metrics)
     if not config.upstream:
         yield own
         return
@@ -87,7 +101,7 @@ async def _application(
     from skymount.server.upstream.opening import open_upstream
 
     async with open_upstream(config, storage) as (both, loops):
-        yield LoopMiddleware(build_app(config, both, rules), own, loops)
+        yield LoopMiddleware(build_app(config, both, rules, metrics), own, loops)
 
 
 @contextmanager
@@ -187,6 +201,7 @@ async def _run(
     on_listening: Callable[[str], None],
     shutdown: trio.Event,
     background: Iterable[Callable[[], Awaitable[None]]],
+    observers: Sequence[Observer],
 ) -> None:
     """Accept connections, and run `background` meanwhile.
 
@@ -196,7 +211,7 @@ async def _run(
     none_left = trio.Event()
 
     async def handle(stream: trio.SocketStream) -> None:
-        connection = Connection(stream, app, config.idle_timeout)
+        connection = Connection(stream, app, config.idle_timeout, observers)
         connections.add(connection)
         try:
             await connection.serve()

@@ -13,6 +13,7 @@ from skymount.cli.commands.portal_data import backup, storage
 from skymount.cli.commands.portal_data.storage_options import parse_storage, storage_options
 from skymount.cli.commands.portal_hns import hns
 from skymount.cli.options import PathType, load_settings
+from skymount.cli.verbose_option import verbose_option
 from skymount.errors import SkymountError
 
 
@@ -212,6 +213,22 @@ portal.add_command(backup.import_)
     show_default=True,
     metavar="DURATION",
     help="Let running requests go on for so long when told to stop; a second Ctrl-C ends them.",
+)
+@click.option(
+    "--access-log",
+    type=PathType(allow_dash=True),
+    metavar="FILE",
+    help="Append a line for each request to FILE, in the combined format, or write it to standard "
+    "error with '-'. SIGHUP opens FILE again.",
+)
+@click.option(
+    "--metrics",
+    is_flag=True,
+    help="Answer /-/metrics, for Prometheus; it needs the password.",
+)
+@verbose_option(
+    "Log to standard error also what was removed, and requests to upstream portals. Requests of "
+    "clients are in --access-log."
 )
 @click.option("--until-eof", is_flag=True, hidden=True)
 def serve(
