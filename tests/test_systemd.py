@@ -65,6 +65,32 @@ def test_a_portal_answers_at_the_socket_that_it_was_passed(tmp_path: Path, host:
     notify.close()
 
 
+def test_a_portal_answers_at_a_unix_socket_that_it_was_passed(tmp_path: Path) -> None:
+    """With a path, which stays, and without one. It needs no password."""
+    path = tmp_path / "passed socket"
+    for name, hint in (
+        (str(path), f"unix:{path} (curl --unix-socket '{path}' http://localhost/)"),
+        (
+            "\0skymount-tests-passed",
+            "unix:@skymount-tests-passed (curl --abstract-unix-socket skymount-tests-passed ",
+        ),
+    ):
+        with socket.socket(socket.AF_UNIX) as passed:
+            passed.bind(name)
+            passed.listen()
+            with (
+                portal_with(tmp_path / "data", passed) as portal,
+                socket.socket(socket.AF_UNIX) as client,
+            ):
+                assert portal.stdout is not None
+                assert portal.stdout.readline().startswith(f"listening on {hint}")
+                client.settimeout(LIMIT)
+                client.connect(name)
+                client.sendall(b"GET /svc/stats HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert client.recv(12) == b"HTTP/1.1 200"
+    assert path.is_socket()
+
+
 def test_a_socket_that_others_can_reach_needs_a_password_too(tmp_path: Path) -> None:
     with (
         socket.create_server(("0.0.0.0", 0)) as passed,
@@ -76,11 +102,12 @@ def test_a_socket_that_others_can_reach_needs_a_password_too(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", [socket.AF_UNIX, socket.AF_INET])
-def test_what_is_no_listening_tcp_socket_is_refused(tmp_path: Path, kind: int) -> None:
+def test_what_is_no_listening_socket_is_refused(tmp_path: Path, kind: int) -> None:
     with socket.socket(kind) as passed, portal_with(tmp_path / "data", passed) as portal:
         assert portal.stderr is not None
         said = portal.stderr.read()
-        assert said == "skymount: LISTEN_FDS: what was passed is not a listening TCP socket\n"
+        reason = "what was passed is not a listening TCP or Unix socket"
+        assert said == f"skymount: LISTEN_FDS: {reason}\n"
         assert portal.wait(LIMIT) == 1
 
 

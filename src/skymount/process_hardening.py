@@ -1,6 +1,7 @@
-"""What keeps a process from leaking secrets: no core dumps, and a strict umask for services."""
+"""A process: no core dumps and a strict umask, against leaks of secrets, and its terminal."""
 
 import os
+from contextlib import suppress
 
 
 def disable_core_dumps() -> None:
@@ -14,3 +15,11 @@ def harden_service() -> None:
     """Set umask 077, so that new files are this user's alone, and disable core dumps."""
     os.umask(0o077)
     disable_core_dumps()
+
+
+def has_terminal() -> bool:
+    """Whether this process has a controlling terminal, which was not closed."""
+    with suppress(OSError):
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
+        return True
+    return False

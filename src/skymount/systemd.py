@@ -40,7 +40,7 @@ def watchdog_timeout(environ: Mapping[str, str]) -> float | None:
 def passed_listener(environ: Mapping[str, str]) -> socket.socket | None:
     """Return the listening socket that systemd passed to this process; None if it passed none.
 
-    ConfigError when it is not one TCP socket.
+    ConfigError when it is not one TCP or Unix socket.
     """
     count = environ.get("LISTEN_FDS", "")
     if environ.get("LISTEN_PID") != str(os.getpid()) or not _is_number(count) or not int(count):
@@ -53,10 +53,11 @@ def passed_listener(environ: Mapping[str, str]) -> socket.socket | None:
         reason = error.strerror or errno.errorcode.get(error.errno or 0)
         raise ConfigError(f"LISTEN_FDS: descriptor {_FIRST_DESCRIPTOR}: {reason}") from None
     found.set_inheritable(False)
-    is_tcp = found.family in (socket.AF_INET, socket.AF_INET6) and found.type == socket.SOCK_STREAM
-    if not is_tcp or not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+    is_known = found.family in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
+    is_stream = is_known and found.type == socket.SOCK_STREAM
+    if not is_stream or not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         found.close()
-        raise ConfigError("LISTEN_FDS: what was passed is not a listening TCP socket")
+        raise ConfigError("LISTEN_FDS: what was passed is not a listening TCP or Unix socket")
     return found
 
 

@@ -289,7 +289,7 @@ class FakePortal:
         if first == "svc":
             return self._service(request, rest)
         try:
-            skyfile = self._content.get(Skylink.parse(first))
+            skyfile = self._content.get(Skylink(first))
         except ValueError as problem:
             return error(400, f"error parsing skylink: {problem}")
         return (
@@ -317,7 +317,7 @@ class FakePortal:
                     data = skyfile.sectors[root].ljust(start + int(query["length"]), b"\0")
                     return Reply(200, (), data[start : start + int(query["length"])])
             return error(404, "root not found")
-        skyfile = self._content.get(Skylink.parse(name)) if name else None
+        skyfile = self._content.get(Skylink(name)) if name else None
         if skyfile is None:
             return error(404, "not here")
         if verb == "basesector" and self.base_sectors and skyfile.base is not None:

@@ -42,14 +42,14 @@ class FakeRegistry:
         if first == "svc" and rest == "registry":
             return self._entry(request)
         if first == "svc" and rest.startswith("resolve/"):
-            link = Skylink.parse(rest.removeprefix("resolve/"))
+            link = Skylink(rest.removeprefix("resolve/"))
             told = self._resolved(request, link)
             headers = dict(told.headers)
             if told.status == 200:
-                told = replace(told, body=encode_resolved(Skylink.parse(headers[_LINK].decode())))
+                told = replace(told, body=encode_resolved(Skylink(headers[_LINK].decode())))
             return told
-        if first != "svc" and Skylink.parse(first).version == 2:
-            return self._resolved(request, Skylink.parse(first))
+        if first != "svc" and Skylink(first).version == 2:
+            return self._resolved(request, Skylink(first))
         return honest
 
     def _entry(self, request: Request) -> Reply:

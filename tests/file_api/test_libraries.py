@@ -46,6 +46,36 @@ def test_pandas(fs: SkylinkFileSystem, portal: str, tmp_path: Path) -> None:
         assert caught.value.filename == f"{link}/{name}"
 
 
+def test_what_the_client_returns(fs: SkylinkFileSystem, portal: str, tmp_path: Path) -> None:
+    """C19, P2: what one part of the library returns every other part takes."""
+    import pandas as pd
+
+    import skymount
+    from skymount.portal import Skylink, SyncPortalClient
+
+    content = b"n\n1\n2\n"
+    options = {"portals": portal}
+    with SyncPortalClient(portal) as client:
+        result = client.upload_file(content, custom_filename="a b.csv")
+        (tmp_path / "c d%20.csv").write_bytes(content)
+        put = fs.put(tmp_path / "c d%20.csv")
+        assert isinstance(result.skylink, Skylink)
+        assert isinstance(result.skylink, str)
+        links = (
+            *(result.skylink, str(result), client.get_metadata(result.skylink).skylink),
+            *(result.skylink.base32, client.get_skylink_url(result.skylink), put),
+        )
+        for link in links:
+            assert fs.cat(link) == content
+            with skymount.open(link, **options) as file:
+                assert file.read() == content
+            assert skymount.Path(link, **options).read_bytes() == content
+            assert client.get_file_content(link).data == content
+        for link in (f"skylink://{result.skylink}", str(result)):
+            assert list(pd.read_csv(link, storage_options=options)["n"]) == [1, 2]
+        assert json.loads(json.dumps({"at": result.skylink})) == {"at": str(result.skylink)}
+
+
 def test_pyarrow(fs: SkylinkFileSystem, tmp_path: Path) -> None:
     """P9: a dataset over a directory; only what is needed is read."""
     import pyarrow as pa

@@ -24,9 +24,8 @@ from skymount.content.model.listing_builder import NAME_LIMIT, PATH_LIMIT, ROWS_
 from skymount.content.model.skyfile import LoadedSkyfile, Skyfile, Verified
 from skymount.content.replication.document_links import links_in
 from skymount.content.replication.upload_plan import UploadPlan, plan_upload
-from skymount.content.skydb.document_text import as_text, as_upload, split, written
+from skymount.content.skydb.document_text import TEXT_LIMIT, as_text, as_upload, written
 from skymount.errors import (
-    BadContentError,
     ConfigError,
     KeyringError,
     MalformedError,
@@ -40,10 +39,10 @@ from skymount.server.http.multipart_reader import FormReader
 from skymount.server.http.query_params import parse_query
 from skymount.server.http_error import HttpError
 from skymount.server.storage.skykey_store import SkykeyStore
-from skymount.server.upload.rules import PartList, UploadQuery, encode_upload_metadata
+from skymount.server.upload.rules import PartList, UploadQuery, describe_upload
 from skymount.wire.base_sector import Layout
 from skymount.wire.metadata import Metadata, Subfile, encode_metadata, parse_metadata
-from skymount.wire.skydb_document import DOCUMENT_LIMIT, decode_document, encode_document
+from skymount.wire.skydb_document import decode_document, encode_document
 from skymount.wire.skykey import Kind
 from tests.fuzz.engine import SHORT, attempt, target
 from tests.fuzz.wire import JSON, KEYS, LINK, LINKS, MEMBERS, METADATA, PAIR, TEXT, text_of
@@ -99,7 +98,7 @@ def _stored(plan: UploadPlan, body: bytes, size: int) -> bytes:
         form = FormReader(content_type, parts)
         assert b"".join(form.content(body)) == bytes(size)
         form.finish()
-    return encode_upload_metadata(query, parts, size)
+    return describe_upload(query, parts, size).metadata
 
 
 # --- listings --------------------------------------------------------------------
@@ -264,18 +263,17 @@ def document_text(data: bytes) -> None:
     """A text is stored as what it says, and shown as that; or it is no document."""
     upload = attempt(as_upload, data)
     if upload is not None:
-        assert len(upload) <= DOCUMENT_LIMIT
+        assert len(upload) <= TEXT_LIMIT
     text = attempt(as_text, data)
     if text is not None:
-        assert len(text) <= DOCUMENT_LIMIT
+        assert len(text) <= TEXT_LIMIT
         assert text.endswith(b"\n")
         again = attempt(as_upload, text)
         if again is not None:
             assert attempt(as_text, again) == text
     both = attempt(written, data)
     if both is not None:
-        assert upload is not None
-        assert split(lambda start, size: both[start : start + size], len(both))[0] == upload
+        assert both[0] == upload
 
 
 @target(
@@ -289,16 +287,6 @@ def document_links(data: bytes) -> None:
     if document is not None:
         found = links_in(document, 3)
         assert len(found) == len(set(found)) <= 3
-
-
-@target(written(b'{"a": 1}'), bytes(8), b"\xff" * 8 + b"x", tokens=(b"\1" + bytes(7), b"\xff" * 8))
-def written_document(data: bytes) -> None:
-    """What a worker writes of a document is two parts, or it is cut off."""
-    found = attempt(
-        split, lambda start, size: data[start : start + size], len(data), errors=BadContentError
-    )
-    if found is not None:
-        assert struct.pack("<Q", len(found[0])) + found[0] + found[1] == data
 
 
 # --- names in the tree -----------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import re
 import socket
+import struct
 import urllib.request
 from urllib.parse import urlsplit
 
@@ -25,10 +26,15 @@ def test_figures_of_a_mount(sandbox: Sandbox, site: Site) -> None:
         with urllib.request.urlopen(said[0], timeout=30) as answer:
             served = answer.read().decode()
         address = urlsplit(said[0])
-        with socket.create_connection((address.hostname, address.port)) as silent:
+        with socket.create_connection((address.hostname, address.port), 60) as silent:
             silent.sendall(b"GET /met")
+            gone = socket.create_connection((address.hostname, address.port))
+            gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            gone.close()  # a reset
             with urllib.request.urlopen(said[0], timeout=30) as answer:
                 assert answer.read()
+            assert silent.recv(1) == b""
+    assert "Traceback" not in sandbox.log.read_text()
     names = re.compile(r"^[a-z_]+", re.MULTILINE)
     assert set(names.findall(served)) == set(names.findall(text))
 

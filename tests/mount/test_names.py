@@ -12,7 +12,7 @@ from tests.skymount_process import Sandbox, output, run, xattrs
 
 
 def _forms(skylink: str) -> list[str]:
-    base32 = Skylink.parse(skylink).base32
+    base32 = Skylink(skylink).base32
     return [
         skylink,
         base32,

@@ -56,4 +56,4 @@ def test_published_entry_in_a_mount(publisher: Sandbox, portal: str) -> None:
         for content in ("two", "three"):
             publish(publisher, portal, page=content)
             skylink = publisher.upload(publisher.root / "site", portal)
-            assert output(["cat", entry]) == bytes(Skylink.parse(skylink))
+            assert output(["cat", entry]) == bytes(Skylink(skylink))

@@ -78,7 +78,7 @@ def test_keys(owner: Owner) -> None:
 
 def test_attributes(owner: Owner) -> None:
     """A4: On a file of `registry` or `skydb`: what the entry is, and where it leads."""
-    target = Skylink.parse("AAA3_AfkjcFWO6hpVcoAiFtKU8IHamtNgRs0r75WYuSkA"[:45] + "g")
+    target = Skylink("AAA3_AfkjcFWO6hpVcoAiFtKU8IHamtNgRs0r75WYuSkA"[:45] + "g")
     owner.put("a/b", bytes(target))
     with owner.mounted() as files:
         held = owner.held("a/b")

@@ -176,7 +176,7 @@ def test_resolver_skylink(sandbox: Sandbox, pair: list[PortalProcess]) -> None:
     source = sandbox.root / "f"
     for revision, portal in enumerate(pair):
         source.write_bytes(b"version %d" % revision)
-        skylink = Skylink.parse(sandbox.upload(source, portal.url))
+        skylink = Skylink(sandbox.upload(source, portal.url))
         entry = owner.signed("site", bytes(skylink), revision)
         put(portal, entry)
     with mounted(owner, [each.url for each in pair]) as path:

@@ -1,4 +1,4 @@
-"""``skydb/`` on real mounts: JSON documents of any size as files."""
+"""``skydb/`` on real mounts: JSON documents as files."""
 
 import json
 import shutil
@@ -74,7 +74,7 @@ def test_no_document(tmp_path: Path, portal: str) -> None:
     site = owner.sandbox.directory("site")
     (site / "index.html").write_text("<h1>")
     publish = ("publish", site, "--key", HOME, "--portal", portal, "--as")
-    link = Skylink.parse(owner.sandbox.succeed(*publish, "site").rstrip())
+    link = Skylink(owner.sandbox.succeed(*publish, "site").rstrip())
     lost = of_files({"lost": b"{}"}).skylink
     owner.put("link", bytes(link))
     owner.put("lost", bytes(lost))
@@ -112,14 +112,26 @@ def test_no_document(tmp_path: Path, portal: str) -> None:
 
 
 def test_large_document(owner: Owner, files: Path) -> None:
-    """D1: up to 64 MiB: one of 9 MiB is written, read and listed like a small one."""
-    code = 'import json; json.dump(["x" * 1000] * 9000, open("large.json", "w"))'
+    """D1: one of nearly 4 MiB is written, read and listed like a small one."""
+    code = 'import json; json.dump(["x" * 1000] * 4000, open("large.json", "w"))'
     output([sys.executable, "-c", code], cwd=files)
     assert owner.revision("large") == 0
     found = json.loads(output(["cat", files / "large.json"]))
-    assert found == ["x" * 1000] * 9000
+    assert found == ["x" * 1000] * 4000
     with program(files) as tool:
-        assert tool.do("os.truncate('large.json', (64 << 20) + 1)") == "EFBIG"
+        assert tool.do("os.truncate('large.json', 4 << 20)") == "EFBIG"
+
+
+def test_document_of_another_program(owner: Owner, files: Path, portal: str) -> None:
+    """D1: one that is too long for the mount is fetched by the command, and rewritten as a file."""
+    source = owner.sandbox.root / "long.json"
+    source.write_text(json.dumps(["x" * 1000] * 5000))
+    owner.sandbox.succeed("db", "set", HOME, "long", source, "--portal", portal)
+    with program(files) as tool:
+        assert tool.do("open('long.json').read()") == "EIO"
+    assert stored(owner, "long") == ["x" * 1000] * 5000
+    output(["sh", "-c", f"echo '[1]' > {files}/long.json"])
+    assert stored(owner, "long") == [1]
 
 
 def test_no_json(owner: Owner, files: Path) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from skymount.content.cache.block_format import BlockKey
+from skymount.content.cache.block_store import BlockStore
 from tests.cli.helpers import on_terminal
 from tests.mount.keys import until
 from tests.mount.namespaces import NOBODY, Namespace
@@ -365,6 +367,16 @@ def test_a_disk_cache_of_no_use(sandbox: Sandbox, site: Site) -> None:
     for size in ("32 MiB", "off"):
         with sandbox.mounted(*options, size) as mount:
             assert mount.warnings == ""
+
+
+def test_a_smaller_disk_cache_than_before(sandbox: Sandbox, site: Site) -> None:
+    """K3: the mount evicts what is too much, without a read."""
+    store = BlockStore.open(sandbox.root / "cache/skymount", 64 << 20)
+    for index in range(50):
+        assert store.put(BlockKey("a link", 1 << 20, 1 << 30, index), bytes(1 << 20))
+    with sandbox.mounted("--portal", site.portal, "--disk-cache", "32 MiB"):
+        until(lambda: store.info().bytes <= 32 << 20)
+    assert store.info().blocks == 29  # room for a sixteenth
 
 
 def test_all_bytes_that_came_are_counted(sandbox: Sandbox, site: Site) -> None:

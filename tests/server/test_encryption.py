@@ -79,7 +79,7 @@ def test_nothing_is_kept_or_handed_out_in_the_clear(
 ):
     """Sectors are handed out encrypted, hash to the skylink, and lie so on the disk."""
     link = client.upload_file("secret.bin", content, skykeyname=keyed[kind].name)
-    skylink, base = Skylink.parse(link), base_sector(client, link)
+    skylink, base = Skylink(link), base_sector(client, link)
     assert len(base) == skylink.fetch_size
     layout = Layout.parse(base)
     assert is_encrypted(layout)
@@ -179,7 +179,7 @@ def test_a_key_that_is_gone(own: tuple[PortalProcess, Client], kind: str):
             answer = client.get(url)
             assert answer.status_code == 500
             assert _UNKNOWN in message_of(answer)
-        assert len(base_sector(client, link)) == Skylink.parse(link).fetch_size
+        assert len(base_sector(client, link)) == Skylink(link).fetch_size
     assert client.get(f"/{plain}").content == SMALL
     assert client.post("/svc/addskykey", data={"skykey": key.text}).status_code == 204
     for link, content in zip(links, (SMALL, LARGE), strict=True):

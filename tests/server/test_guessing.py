@@ -121,7 +121,7 @@ def test_fail2ban(guarded: Guarded, tmp_path: Path) -> None:
         *(f"Nov 28 10:00:00 host env[12]: {line}" for line in found),
         *(f"2026-11-28 10:00:00,123 {line.replace(':', '', 1)}" for line in found),
         *(f"ERROR: GET '/{line}': broken" for line in found),
-        "WARNING: a wrong password from a Unix socket",
+        "WARNING: a wrong password from unix:",
     ]
     (tmp_path / "lines").write_text("\n".join(lines) + "\n")
     command = ["fail2ban-regex", "--out", "ip", tmp_path / "lines", tmp_path / "filter.conf"]

@@ -17,7 +17,7 @@ _HEADERS = [("svc", "svc-metadata"), ("skynet", "skynet-file-metadata")]
 
 def _point(client: Client, key: str, target: Skylink | str, revision: int = 0) -> Skylink:
     """Let an entry lead to a skylink; return the entry's own."""
-    skylink = target if isinstance(target, Skylink) else Skylink.parse(target)
+    skylink = target if isinstance(target, Skylink) else Skylink(target)
     put(client, signed(key, bytes(skylink), revision))
     return link_of(key)
 
@@ -29,7 +29,7 @@ def _check_headers(answer: httpx.Response, requested: Skylink, resolved: str) ->
         assert answer.headers[f"{prefix}-skylink"] == resolved
         assert answer.headers[f"{prefix}-requested-skylink"] == str(requested)
         proof = SignedEntry.parse_hops(answer.headers[f"{prefix}-proof"].encode())
-        check_proof(requested, Skylink.parse(resolved), proof)
+        check_proof(requested, Skylink(resolved), proof)
         hops = len(proof)
     return hops
 

@@ -113,7 +113,7 @@ def test_the_archive_at_a_host_of_one_skylink(portal: PortalProcess, client: Cli
     link = client.upload({"a": b"1", "b": b"2"}, disabledefaultpath="true")
     text = page(client, f"/-/view/{link}").text
     assert link in text
-    host = f"{Skylink.parse(link).base32}.localhost"
+    host = f"{Skylink(link).base32}.localhost"
     answer = client.get("/", headers={**_PROGRAM, "Host": host})
     assert answer.headers["content-type"] == "application/zip"
 

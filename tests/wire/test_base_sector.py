@@ -79,7 +79,7 @@ def test_extent_of_the_first_live_file():
     """The PDF (portal health-check extended.js) has its known bitfield with a cipher of zeros."""
     metadata = b'{"filename":"sia.pdf"}'
     base = build_inline(metadata, bytes(PDF_SIZE), CIPHER_LEGACY_PLAIN)
-    link = Skylink.parse("XABvi7JtJbQSMAcDwnUnmp2FKDPjg8_tTTFP4BwMSxVdEg")
+    link = Skylink("XABvi7JtJbQSMAcDwnUnmp2FKDPjg8_tTTFP4BwMSxVdEg")
     assert Skylink.v1(link.root, len(base)) == link
     assert (link.bitfield, link.fetch_size) == (92, 163_840)
     assert base[27:35] == bytes(8)

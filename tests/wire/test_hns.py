@@ -29,7 +29,7 @@ from skymount.wire.skylink import Skylink
 from tests.wire.vectors import cases
 
 TEXT = "CABAB_1Dt0FJsxqsu_J4TodNCbCGvtFf1Uys_3EgzOlTcg"
-LINK = Skylink.parse(TEXT)
+LINK = Skylink(TEXT)
 KEY = bytes(range(32))
 TWEAK = hash_data_key("app")
 ENTRY = RegistryRecord(KEY, TWEAK)
@@ -100,6 +100,7 @@ def test_text_that_is_no_domain(text):
     [
         ("hns:example", ("example", "")),
         ("HNS:Example/", ("example", "/")),
+        ("SkyHNS://Example/a%20b?x#y", ("example", "/a%2520b%3Fx%23y")),
         ("hns://example/a%20b?x#y", ("example", "/a%20b")),
         ("https://portal.example/hns/example", ("example", "")),
         ("http://127.0.0.1:4280/hns/Bücher/a/b?x#y", ("xn--bcher-kva", "/a/b")),

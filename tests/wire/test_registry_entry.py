@@ -32,7 +32,7 @@ from tests.wire.vectors import VECTORS, cases
 PAIR = SigningKeyPair.from_seed("insecure test seed")
 TWEAK = hash_data_key("app")
 SIGNED = Entry(TWEAK, b"data", 7).sign(PAIR.private_key)
-LINK = Skylink.parse("CABAB_1Dt0FJsxqsu_J4TodNCbCGvtFf1Uys_3EgzOlTcg")
+LINK = Skylink("CABAB_1Dt0FJsxqsu_J4TodNCbCGvtFf1Uys_3EgzOlTcg")
 
 entries = st.builds(
     Entry,

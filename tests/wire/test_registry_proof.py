@@ -33,7 +33,7 @@ def proven(requested: Skylink, resolved: Skylink, text: bytes) -> bool:
 
 PAIR = SigningKeyPair.from_seed("owner")
 OTHER = SigningKeyPair.from_seed("other")
-CONTENT = Skylink.parse("CABAB_1Dt0FJsxqsu_J4TodNCbCGvtFf1Uys_3EgzOlTcg")
+CONTENT = Skylink("CABAB_1Dt0FJsxqsu_J4TodNCbCGvtFf1Uys_3EgzOlTcg")
 ELSEWHERE = Skylink.v1(b"\7" * 32, 4096)
 
 
@@ -62,7 +62,7 @@ def test_known_proof(case):
         Entry(bytes.fromhex(case.tweak), bytes.fromhex(case.data), int(case.revision)),
         bytes.fromhex(case.signature),
     )
-    asked, found = Skylink.parse(case.resolver), Skylink.parse(case.skylink)
+    asked, found = Skylink(case.resolver), Skylink(case.skylink)
     check_proof(asked, found, SignedEntry.parse_hops(encode_proof([signed])))
     assert proven(asked, found, encode_proof([signed]))
     assert not proven(asked, CONTENT, encode_proof([signed]))

@@ -1,7 +1,9 @@
 """The skylink: known answers, every bitfield there is, every form of a link, and garbage."""
 
 import base64
+import copy
 import json
+import pickle
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,7 +26,7 @@ VECTORS = json.loads((Path(__file__).parents[1] / "data" / "vectors.json").read_
 
 PDF = "XABvi7JtJbQSMAcDwnUnmp2FKDPjg8_tTTFP4BwMSxVdEg"
 PDF_BASE32 = "bg06v2tidkir84hg0s1s4t97jaeoaa1jse1svrad657u070c9calq4g"
-PDF_LINK = Skylink.parse(PDF)
+PDF_LINK = Skylink(PDF)
 
 KIB = 1024
 FETCH_SIZES = {
@@ -65,8 +67,12 @@ def decoded_or_none(bitfield: int) -> tuple[int, int] | None:
         return None
 
 
+def of_parts(bitfield: int, root: bytes) -> Skylink:
+    return Skylink.from_bytes(bitfield.to_bytes(2, "little") + root)
+
+
 links = st.builds(
-    Skylink,
+    of_parts,
     st.sampled_from([1, *(encode_bitfield(*pair) for pair in sorted(LEGAL_RANGES)[::97])]),
     st.binary(min_size=32, max_size=32),
 )
@@ -78,7 +84,7 @@ links = st.builds(
 @pytest.mark.parametrize("case", cases("skylink_parse"))
 def test_text_and_bytes_of_a_known_skylink(case):
     """Both text forms, in any case of base32, and the raw bytes name the same skylink."""
-    link = Skylink.parse(case.skylink)
+    link = Skylink(case.skylink)
     assert str(link) == case.skylink
     assert link.base32 == case.base32
     assert bytes(link).hex() == case.raw
@@ -88,7 +94,7 @@ def test_text_and_bytes_of_a_known_skylink(case):
         case.version,
     )
     forms = (case.base32, case.base32.upper(), case.base32.title())
-    assert [Skylink.parse(form) for form in forms] == [link] * 3
+    assert [Skylink(form) for form in forms] == [link] * 3
     assert Skylink.from_bytes(bytes.fromhex(case.raw)) == link
 
 
@@ -97,7 +103,7 @@ def test_text_and_bytes_of_a_known_skylink(case):
 )
 def test_offset_and_fetch_size_of_a_known_skylink(case):
     """A v1 skylink says where its base sector begins and how much to fetch."""
-    link = Skylink.parse(case.skylink)
+    link = Skylink(case.skylink)
     assert (link.offset, link.fetch_size) == (case.offset, case.fetchsize)
 
 
@@ -106,7 +112,7 @@ def test_text_forms_of_a_known_resolver_skylink(case):
     """A v2 skylink holds the registry entry's id; its texts begin with AQ and 04."""
     link = Skylink.v2(bytes.fromhex(case.entryId))
     assert (str(link), link.base32, link.version) == (case.skylink, case.base32, 2)
-    assert Skylink.parse(case.skylink) == Skylink.parse(case.base32) == link
+    assert Skylink(case.skylink) == Skylink(case.base32) == link
     assert (case.skylink[:2], case.base32[:2]) == ("AQ", "04")
 
 
@@ -133,7 +139,7 @@ def test_known_illegal_bitfield(case):
     with pytest.raises(MalformedError):
         Skylink.from_bytes(raw)
     with pytest.raises(MalformedError):
-        Skylink.parse(base64.urlsafe_b64encode(raw).decode().rstrip("="))
+        Skylink(base64.urlsafe_b64encode(raw).decode().rstrip("="))
 
 
 def test_known_hnsres_link():
@@ -153,7 +159,7 @@ def test_all_bitfields():
     legal = []
     for bitfield in range(1 << 16):
         try:
-            legal.append(Skylink(bitfield, bytes(32)).bitfield)
+            legal.append(of_parts(bitfield, bytes(32)).bitfield)
         except MalformedError:
             continue
     assert [bitfield for bitfield in legal if bitfield & 3] == [1]
@@ -221,17 +227,33 @@ def test_unused_bits_of_the_last_character_are_ignored(last):
 
     The sixteen last characters of the same 272 bits are one skylink (docs/wire.md 1.1).
     """
-    link = Skylink.parse(PDF)
+    link = Skylink(PDF)
     assert PDF[-1] in "ghijklmnopqrstuv"
-    assert Skylink.parse(PDF[:-1] + last) == link
-    assert str(Skylink.parse(PDF[:-1] + last)) == PDF
+    assert Skylink(PDF[:-1] + last) == link
+    assert str(Skylink(PDF[:-1] + last)) == PDF
 
 
 @pytest.mark.parametrize("size", [0, 31, 33])
 def test_hash_has_32_bytes(size):
     """A hash of any other length makes no skylink."""
     with pytest.raises(MalformedError):
-        Skylink(0, bytes(size))
+        of_parts(0, bytes(size))
+
+
+@pytest.mark.parametrize("link", [Skylink(PDF), Skylink.v2(bytes(range(32)))])
+def test_a_skylink_is_a_string(link):
+    """C19: its 46-character form, for whatever takes a string, and after a copy still a skylink."""
+    text = str(link)
+    assert type(text) is str
+    assert len(text) == 46
+    assert link == text
+    assert hash(link) == hash(text)
+    assert f"{link}" == text
+    assert json.loads(json.dumps({link: link})) == {text: text}
+    for copied in (pickle.loads(pickle.dumps(link)), copy.deepcopy(link)):
+        assert type(copied) is Skylink
+        assert copied == link
+        assert bytes(copied) == bytes(link)
 
 
 def test_v2_has_no_extent():
@@ -252,8 +274,8 @@ def test_v1_names_a_range():
 @given(links)
 def test_round_trip(link):
     """Text, base32 and bytes parse back to the equal skylink."""
-    assert Skylink.parse(str(link)) == link
-    assert Skylink.parse(link.base32) == link
+    assert Skylink(str(link)) == link
+    assert Skylink(link.base32) == link
     assert Skylink.from_bytes(bytes(link)) == link
     assert (len(str(link)), len(link.base32), len(bytes(link))) == (46, 55, 34)
 
@@ -302,6 +324,15 @@ def test_directories_of_a_portal(directory, text):
         assert split_link(url) == (PDF_LINK, path)
     with pytest.raises(MalformedError):
         split_link(f"{directory}/{text}/a")
+
+
+@pytest.mark.parametrize("text", [PDF, PDF_BASE32], ids=["64", "32"])
+def test_plain_links(text):
+    """The path of ``skylink://`` is taken as it stands."""
+    for tail, path in {"": "", "/": "", "/a b/%2F?x#y/": "/a%20b/%252F%3Fx%23y"}.items():
+        assert split_link(f"SkyLink://{text}{tail}") == (PDF_LINK, path)
+    with pytest.raises(MalformedError):
+        split_link("skylink://example/a")
 
 
 @pytest.mark.parametrize("path", ["", "/", "/a/b", "/a/"])
@@ -370,12 +401,12 @@ mutated = st.builds(
 @given(st.text() | st.text(alphabet, max_size=120) | mutated)
 def test_any_text_parses_or_is_malformed(text):
     """No text whatever makes the parsers fail in another way; what parses, writes back."""
-    for parse in (Skylink.parse, parse_skylink):
+    for parse in (Skylink, parse_skylink):
         try:
             link = parse(text)
         except MalformedError:
             continue
-        assert Skylink.parse(str(link)) == link
+        assert Skylink(str(link)) == link
     try:
         _, path = split_link(text)
     except MalformedError:
@@ -388,7 +419,7 @@ def test_any_base64_parses_to_its_bytes_or_is_malformed(text):
     """Of 46 characters only those with an illegal bitfield are refused."""
     raw = base64.urlsafe_b64decode(text + "==")
     try:
-        assert bytes(Skylink.parse(text)) == raw
+        assert bytes(Skylink(text)) == raw
     except MalformedError:
         bitfield = int.from_bytes(raw[:2], "little")
         assert bitfield != 1

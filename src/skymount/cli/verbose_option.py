@@ -1,6 +1,16 @@
 """The option --verbose, which all commands have."""
 
+from collections.abc import Callable
+from typing import Any
+
 import click
+
+
+def verbose_option(text: str) -> Callable[[Any], Any]:
+    """Add ``--verbose`` to a command, with this help."""
+    return click.option(
+        *("-v", "--verbose"), is_flag=True, expose_value=False, callback=_begin_log, help=text
+    )
 
 
 def with_verbose(command: click.Command) -> click.Command:
@@ -9,12 +19,7 @@ def with_verbose(command: click.Command) -> click.Command:
         for each in command.commands.values():
             with_verbose(each)
     elif not any("-v" in option.opts for option in command.params):
-        text = "Log to standard error, also each request to a portal."
-        names = ("-v", "--verbose")
-        option = click.Option(
-            names, is_flag=True, expose_value=False, callback=_begin_log, help=text
-        )
-        command.params.append(option)
+        verbose_option("Log to standard error, also each request to a portal.")(command)
     return command
 
 

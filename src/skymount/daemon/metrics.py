@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_SILENCE = 5.0  # seconds that a client may be silent
+
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 Labels = tuple[tuple[str, str], ...]
@@ -97,6 +99,11 @@ def _start(host: str, port: int, read: Callable[[], list[Metric]]) -> "WSGIServe
     registry = prometheus_client.CollectorRegistry()
     registry.register(Figures())
     server, _ = prometheus_client.start_http_server(port, host, registry)
+    handler = server.RequestHandlerClass
+    assert isinstance(handler, type)
+    server.RequestHandlerClass = type("Handler", (handler,), {"timeout": _SILENCE})
+    # It would print a traceback for each client that goes away.
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]
     return server
 
 

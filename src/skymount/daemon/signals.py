@@ -4,10 +4,12 @@ import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import trio
+
+from skymount.process_hardening import has_terminal
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +40,7 @@ async def handle(
     way; the second one cancels it.
     """
     ending = {signal.SIGTERM, signal.SIGINT}
-    if _has_terminal():
+    if has_terminal():
         ending.add(signal.SIGHUP)  # the terminal was closed
     async for number in signals:
         if number in ending:
@@ -53,14 +55,6 @@ async def handle(
             log.warning("SIGUSR1: `py-spy dump --pid %d` shows what the mount does", os.getpid())
 
 
-def _has_terminal() -> bool:
-    """Whether this process has a controlling terminal."""
-    with suppress(OSError):
-        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
-        return True
-    return False
-
-
 def _is_ignored() -> bool:
     """Whether SIGHUP is to be ignored: under nohup, at a terminal."""
-    return signal.getsignal(signal.SIGHUP) is signal.SIG_IGN and _has_terminal()
+    return signal.getsignal(signal.SIGHUP) is signal.SIG_IGN and has_terminal()

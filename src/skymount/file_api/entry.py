@@ -9,6 +9,7 @@ from skymount.file_api.location import Location
 from skymount.file_api.os_errors import os_error
 from skymount.fs.skylinks.tree import Tree, TreeFile
 from skymount.portal.verify_policy import Verified
+from skymount.wire.skylink import Skylink
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,7 @@ class Entry:
     @property
     def verified(self) -> Verified:
         """How far the content is verified; what a domain leads to never is."""
-        is_domain = isinstance(self.location.root, str)
-        is_proved = self.is_proved and not is_domain
+        is_proved = self.is_proved and isinstance(self.location.root, Skylink)
         return self.tree.skyfile.verified if is_proved else Verified.NO
 
     def info(self) -> dict[str, object]:

@@ -34,6 +34,8 @@ class BulkOperations(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
         plain = super()._strip_protocol(path)
         root, _, rest = plain.partition("/")
         try:
+            if ":" in root and (found := Location.parse(plain)).protocol == cls.protocol:
+                return found.path
             location = Location.parse_plain(root, cls.protocol)
         except MalformedError:
             return plain

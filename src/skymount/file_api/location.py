@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from skymount.errors import MalformedError, WrongTypeError
-from skymount.wire.hns import parse_domain, split_domain_link
-from skymount.wire.skylink import Skylink, split_link
+from skymount.wire.hns import SKYHNS_SCHEME, parse_domain, split_domain_link
+from skymount.wire.skylink import SKYLINK_SCHEME, Skylink, split_link
 
-SKYLINK = "skylink"
-SKYHNS = "skyhns"
+SKYLINK = SKYLINK_SCHEME
+SKYHNS = SKYHNS_SCHEME
 """The protocols: what stands before ``://``."""
 
 _LIMIT = 64 << 10  # characters of a link
@@ -32,12 +32,8 @@ class Location:
         """
         if not isinstance(link, str):
             raise WrongTypeError(f"a link must be a text (str), not {type(link).__name__}")
-        scheme, separator, rest = link.partition("://")
-        scheme = scheme.lower()
-        if not separator and ":" not in link.partition("/")[0]:
-            scheme, rest = SKYLINK, link
-        if scheme in (SKYLINK, SKYHNS):
-            return cls.parse_plain(rest, scheme)
+        if ":" not in link.partition("/")[0]:
+            return cls.parse_plain(link, SKYLINK)
         if len(link) > _LIMIT:
             raise MalformedError("a link of that length is no link")
         if (named := split_domain_link(link)) is not None:
@@ -53,7 +49,7 @@ class Location:
         root, _, rest = path.partition("/")
         if not root:
             raise MalformedError(f"{protocol}://: it names no {_KINDS[protocol]}")
-        found = Skylink.parse(root) if protocol == SKYLINK else parse_domain(root)
+        found = Skylink(root) if protocol == SKYLINK else parse_domain(root)
         return cls(found, _names(rest))
 
     @property

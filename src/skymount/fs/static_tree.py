@@ -45,7 +45,7 @@ This directory is a content portal, mounted by skymount.
   skylinks/<skylink>/<path>   the files of a skylink, read-only; what you used is listed
   hns/<domain>/<path>         the same for what a domain leads to now
   registry/<key>/<data key>   small signed files, written back when they are closed
-  skydb/<key>/<data key>.json JSON documents of up to 64 MiB, likewise
+  skydb/<key>/<data key>.json JSON documents of up to 4 MiB, likewise
   .skymount/status.json       how the mount is doing; see also `skymount status`
   .skymount/metrics           the same as figures for Prometheus
 

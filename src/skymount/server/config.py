@@ -7,6 +7,11 @@ from typing import Any
 
 MIB = 1 << 20
 
+UNIX = "unix:"
+"""Before the path of a Unix socket, in place of the host to listen at; and the address of who comes
+that way.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
@@ -27,7 +32,7 @@ class PortalConfig:
 
     data: Path
     """Directory of everything that it stores; created when absent."""
-    host: str = "127.0.0.1"
+    host: str = "127.0.0.1"  # or `UNIX` and a path
     port: int = 4280  # 0 picks a free one
     header_limit: int = 8 * MIB
     """Longer metadata is left out of the response header; the metadata endpoint has it."""
@@ -61,11 +66,21 @@ class PortalConfig:
     """Addresses and networks of proxies whose `X-Forwarded-For` and `-Proto` count."""
     content_host: str = ""
     """The name below which each skylink has a host of its own, for browsers."""
+    noindex: bool = False
+    """Ask search engines to list nothing of it."""
     cluster: ClusterSettings | None = None
     """What is used in place of `data`, if portals share their data."""
     upstream: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """The portals that are asked for what is not stored here, and the options of each client."""
     upstream_cache: int = 16 << 30
     """Bytes that are kept of what they have."""
+    access_log: str | None = None
+    """The file that has a line for each request, ``-`` for standard error."""
+    metrics: bool = False
     find_mounts: Callable[[], Iterable[str]] = tuple
     """Returns where the user that runs the portal has mounted skymount; may block."""
+
+    @property
+    def has_log_file(self) -> bool:
+        """Whether there is a file to be opened again on SIGHUP."""
+        return self.access_log not in (None, "-")

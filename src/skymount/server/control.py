@@ -66,7 +66,7 @@ async def run(storage: PortalStorage, command: Command) -> Outcome:
         swept = await retention.sweep(command.before)
         return Outcome(skyfiles=swept.skyfiles, bytes=swept.bytes)
     reason = check_reason(command.reason)
-    for skylink in list(map(Skylink.parse, command.skylinks)):
+    for skylink in list(map(Skylink, command.skylinks)):
         if command.action == "remove":
             said = await retention.remove(skylink, even_pinned=command.even_pinned)
         elif command.action == "pin":

@@ -1,9 +1,19 @@
 """Opens the data directory, listens, accepts connections and stops."""
 
+import errno
 import logging
+import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from functools import partial
 
 import trio
@@ -11,7 +21,10 @@ from starlette.types import ASGIApp
 
 from skymount.errors import ConfigError
 from skymount.server import control
-from skymount.server.config import PortalConfig
+from skymount.server.config import UNIX, PortalConfig
+from skymount.server.endpoints.metrics import Metrics
+from skymount.server.http import access_log
+from skymount.server.http.access_log import Observer
 from skymount.server.http.access_rules import AccessRules
 from skymount.server.http.connection import Connection
 from skymount.server.routes import build_app
@@ -23,6 +36,7 @@ from skymount.wire.http.host import is_loopback
 _log = logging.getLogger(__name__)
 
 _BACKLOG = 128  # connections waiting to be accepted
+_UNIX_MODE = 0o660  # the user's and the group's
 
 
 async def serve(
@@ -40,17 +54,33 @@ async def serve(
     directory cannot be used, ConfigError when the address cannot.
     """
     async with open_storage(config, Tables.UPDATE) as stored:
-        with await trio.to_thread.run_sync(listen, config, listener) as listening:
-            # Accepted connections inherit it. It also ends one whose client reads nothing.
-            timeout_ms = round(config.send_timeout * 1000)
-            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
+        with ExitStack() as opened:
+            opening = partial(opened.enter_context, listen(config, listener))
+            listening = await trio.to_thread.run_sync(opening)
+            is_unix = listening.family == socket.AF_UNIX
+            if not is_unix:
+                # Accepted connections inherit it. It also ends one whose client reads nothing.
+                timeout_ms = round(config.send_timeout * 1000)
+                listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
             stop = trio.Event() if shutdown is None else shutdown
-            rules = AccessRules.of(config, on_loopback=is_loopback(listening.getsockname()[0]))
-            async with _application(config, stored, rules) as app:
+            on_loopback = is_unix or is_loopback(address_of(listening)[0])
+            rules = AccessRules.of(config, on_loopback=on_loopback)
+            metrics = Metrics() if config.metrics else None
+            observers = list[Observer]()
+            if metrics is not None:
+                rules.passwords.on_wrong = metrics.count_wrong
+                observers.append(metrics.count)
+            async with (
+                _application(config, stored, rules, metrics) as app,
+                access_log.opened(config.access_log) as log,
+            ):
                 with _control(config) as commands:
                     taking: Callable[[], Awaitable[None]] = partial(control.serve, commands, stored)
-                    background = (*stored.background, taking)
-                    await _run(config, app, listening, on_listening, stop, background)
+                    background = [*stored.background, taking]
+                    if log is not None:
+                        background.append(log.run)
+                        observers.append(log.add)
+                    await _run(config, app, listening, on_listening, stop, background, observers)
 
 
 def _control(config: PortalConfig) -> AbstractContextManager[socket.socket | None]:
@@ -60,10 +90,10 @@ def _control(config: PortalConfig) -> AbstractContextManager[socket.socket | Non
 
 @asynccontextmanager
 async def _application(
-    config: PortalConfig, storage: PortalStorage, rules: AccessRules
+    config: PortalConfig, storage: PortalStorage, rules: AccessRules, metrics: Metrics | None
 ) -> AsyncIterator[ASGIApp]:
     """Return what answers requests, with upstream portals behind what is stored, if any."""
-    own = build_app(config, storage, rules)
+    own = build_app(config, storage, rules, metrics)
     if not config.upstream:
         yield own
         return
@@ -71,30 +101,96 @@ async def _application(
     from skymount.server.upstream.opening import open_upstream
 
     async with open_upstream(config, storage) as (both, loops):
-        yield LoopMiddleware(build_app(config, both, rules), own, loops)
+        yield LoopMiddleware(build_app(config, both, rules, metrics), own, loops)
 
 
-def listen(config: PortalConfig, listener: socket.socket | None) -> socket.socket:
-    """Return the socket to accept connections from; ConfigError."""
+@contextmanager
+def listen(config: PortalConfig, listener: socket.socket | None) -> Iterator[socket.socket]:
+    """Yield the socket to accept connections from; ConfigError. Blocks."""
+    is_unix = config.host.startswith(UNIX)
+    where = config.host if is_unix else f"{config.host}:{config.port}"
+    form = f"{UNIX}PATH" if is_unix else "HOST:PORT"
+    with ExitStack() as opened:
+        try:
+            if not is_unix:
+                listening = opened.enter_context(_at_address(config, listener))
+            elif listener is None:
+                listening = opened.enter_context(_at_path(config.host.removeprefix(UNIX)))
+            else:
+                listening = opened.enter_context(listener)
+        except (OSError, OverflowError, UnicodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            reason = str(reason or error).partition(" (while")[0]  # what create_server adds
+            advice = f"choose another address with --listen {form}"
+            raise ConfigError(f"cannot listen on {where}: {reason}; {advice}") from error
+        yield listening
+
+
+def _at_address(config: PortalConfig, listener: socket.socket | None) -> socket.socket:
     host, port = config.host, config.port
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, *_, address = found[0]
-        if not (config.password or config.insecure or is_loopback(str(address[0]))):
-            raise ConfigError(
-                f"refusing to listen on {host}:{port} without a password, as others may reach it: "
-                "give one with --password-file FILE, or allow this with --insecure"
-            )
-        return listener or socket.create_server(address, family=family, backlog=_BACKLOG)
-    except (OSError, OverflowError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        reason = str(reason or error).partition(" (while")[0]  # what create_server adds
-        advice = "choose another address with --listen HOST:PORT"
-        raise ConfigError(f"cannot listen on {host}:{port}: {reason}; {advice}") from error
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, *_, address = found[0]
+    if not (config.password or config.insecure or is_loopback(str(address[0]))):
+        raise ConfigError(
+            f"refusing to listen on {host}:{port} without a password, as others may reach it: "
+            "give one with --password-file FILE, or allow this with --insecure"
+        )
+    return listener or socket.create_server(address, family=family, backlog=_BACKLOG)
+
+
+@contextmanager
+def _at_path(path: str) -> Iterator[socket.socket]:
+    """Listen at a Unix socket, which is removed at the end; OSError."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
+        os.fchmod(made.fileno(), _UNIX_MODE)  # at no moment more than that
+        try:
+            made.bind(path)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            _remove_stale(path)
+            made.bind(path)
+        ours = os.lstat(path)
+        try:
+            os.chmod(path, _UNIX_MODE)  # whatever the umask
+            made.listen(_BACKLOG)
+            yield made
+        finally:
+            with suppress(OSError):
+                if os.path.samestat(os.lstat(path), ours):
+                    os.unlink(path)
+
+
+def _remove_stale(path: str) -> None:
+    """Remove a socket that nobody listens at; OSError if somebody does, or it is no socket."""
+    if not stat.S_ISSOCK(os.lstat(path).st_mode):
+        raise FileExistsError(errno.EEXIST, "there is a file that is no socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.setblocking(False)
+        try:
+            asking.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+        except BlockingIOError:  # too many wait to be accepted
+            pass
+    raise OSError(errno.EADDRINUSE, "another program listens there")
+
+
+def address_of(listening: socket.socket) -> tuple[str, int]:
+    """Return where a socket listens, as in `PortalConfig`."""
+    name = listening.getsockname()
+    if listening.family != socket.AF_UNIX:
+        return name[0], name[1]
+    if isinstance(name, bytes):  # a socket without a file
+        name = "@" + os.fsdecode(name[1:])
+    return f"{UNIX}{name}", 0
 
 
 def _url(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
+    host, port = address_of(listening)
+    if host.startswith(UNIX):
+        return host
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
@@ -105,6 +201,7 @@ async def _run(
     on_listening: Callable[[str], None],
     shutdown: trio.Event,
     background: Iterable[Callable[[], Awaitable[None]]],
+    observers: Sequence[Observer],
 ) -> None:
     """Accept connections, and run `background` meanwhile.
 
@@ -114,7 +211,7 @@ async def _run(
     none_left = trio.Event()
 
     async def handle(stream: trio.SocketStream) -> None:
-        connection = Connection(stream, app, config.idle_timeout)
+        connection = Connection(stream, app, config.idle_timeout, observers)
         connections.add(connection)
         try:
             await connection.serve()

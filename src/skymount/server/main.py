@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import nullcontext
 from functools import partial
 
 import trio
@@ -15,6 +16,7 @@ import trio
 from skymount import process_hardening
 from skymount.errors import SkymountError
 from skymount.server.config import PortalConfig
+from skymount.server.endpoints.metrics import shared_counts
 from skymount.server.http_server import listen, serve
 from skymount.server.storage.cluster.choice import open_storage
 from skymount.server.storage.cluster.migrations import Tables
@@ -40,6 +42,8 @@ def run(
     `listener` is a socket to accept connections from, in place of one at the address of `config`.
     """
     process_hardening.harden_service()
+    if config.has_log_file:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until that is open
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     sys.setswitchinterval(_SWITCH_INTERVAL)
     served = partial(serve, config, on_listening=on_listening, listener=listener)
@@ -74,7 +78,11 @@ def run_workers(
 
     open_storage(config, Tables.UPDATE)  # imports what all processes need, which they then share
     with listen(config, listener) as listening:
-        return Workers(count, listening, work, on_listening, config.graceful_timeout).run()
+        workers = Workers(count, listening, work, on_listening, config.graceful_timeout)
+        if config.has_log_file:
+            workers.pass_on_hangups()
+        with shared_counts() if config.metrics else nullcontext():
+            return workers.run()
 
 
 async def _run(

@@ -55,7 +55,7 @@ class SkylinkResolver:
     async def resolve(self, link: str) -> ResolvedSkylink:
         """Parse the skylink of a URL and follow it; HttpError 400, 404 or 500."""
         with refuse_malformed(400, "error parsing skylink: "):
-            requested = Skylink.parse(link)
+            requested = Skylink(link)
         skylink, entries = requested, list[SignedEntry]()
         while skylink.version == 2:
             if len(entries) == HOPS:

@@ -17,6 +17,7 @@ from skymount.server.config import PortalConfig
 from skymount.server.download.endpoint import DownloadEndpoint
 from skymount.server.endpoints.health import HealthEndpoint
 from skymount.server.endpoints.hns import HnsEndpoints
+from skymount.server.endpoints.metrics import Metrics, MetricsEndpoint
 from skymount.server.endpoints.registry import RegistryEndpoints
 from skymount.server.endpoints.sectors import SectorEndpoints
 from skymount.server.endpoints.skykeys import SkykeyEndpoints
@@ -24,10 +25,10 @@ from skymount.server.endpoints.stats import StatsEndpoints
 from skymount.server.http import responses
 from skymount.server.http.access_rules import AccessMiddleware, AccessRules
 from skymount.server.http.passwords import Passwords
-from skymount.server.http.requester import HEALTH, wants_page
+from skymount.server.http.requester import HEALTH, METRICS, wants_page
 from skymount.server.http.router import Handler, Route, Router
 from skymount.server.http_error import HttpError
-from skymount.server.pages.assets import get_asset
+from skymount.server.pages.assets import NOT_INDEXED, get_asset, get_robots
 from skymount.server.pages.content_hosts import ContentHosts
 from skymount.server.pages.errors import error_page
 from skymount.server.pages.home import HomePage
@@ -53,7 +54,7 @@ def _route(path: str, **handlers: Handler) -> Route:
 
 
 def build_routes(
-    config: PortalConfig, storage: PortalStorage, passwords: Passwords
+    config: PortalConfig, storage: PortalStorage, passwords: Passwords, metrics: Metrics | None
 ) -> Iterator[Route]:
     """Yield every route. The first that matches a path answers it."""
     store, skykeys, entries = storage.content, storage.skykeys, storage.entries
@@ -87,6 +88,10 @@ def build_routes(
     yield _route("/-/view/{link}", GET=content.view)
     yield _route("/-/view/{link}/{path:path}", GET=content.view)
     yield _route("/-/assets/{name}", GET=get_asset)
+    if config.noindex:
+        yield _route("/robots.txt", GET=get_robots)
+    if metrics is not None:
+        yield _route(METRICS, GET=MetricsEndpoint(metrics, index).get)
     for path in (dialect.path for dialect in PRESETS.values()):
         yield _route(path("registry"), GET=registry.get, POST=registry.post)
         yield _route(path("resolve", "{link}"), GET=registry.resolve)
@@ -153,13 +158,20 @@ async def _respond(router: Router, request: Request) -> Response:
         return await _on_http_error(request, HttpError(500, "internal error"))
 
 
-def build_app(config: PortalConfig, storage: PortalStorage, rules: AccessRules) -> ASGIApp:
+def build_app(
+    config: PortalConfig,
+    storage: PortalStorage,
+    rules: AccessRules,
+    metrics: Metrics | None = None,
+) -> ASGIApp:
     """Return the ASGI application of one portal."""
-    router = Router(build_routes(config, storage, rules.passwords))
+    router = Router(build_routes(config, storage, rules.passwords, metrics))
 
     async def respond(scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         response = await _respond(router, request)
+        if config.noindex:
+            response.raw_headers = [*response.raw_headers, NOT_INDEXED]
         try:
             await response(scope, receive, send)
         except (HttpError, StorageError, OSError) as error:  # before anything was sent

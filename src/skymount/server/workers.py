@@ -15,6 +15,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
+from skymount.process_hardening import has_terminal
+
 _log = logging.getLogger(__name__)
 
 _QUICK = 10.0  # seconds; a process that ends sooner is started again after a pause
@@ -48,6 +50,18 @@ class Workers:
         self._life = os.pipe()  # its end tells processes that this one has ended
         self._is_stopping = False
         self._stop_time = graceful_timeout + _STOP_TIME
+
+    def pass_on_hangups(self) -> None:
+        """Have SIGHUP reach all processes, which open their files again."""
+        had_terminal = has_terminal()
+
+        def pass_on(number: int, frame: object) -> None:
+            if had_terminal and not has_terminal():
+                self._stop(signal.SIGTERM, frame)
+            else:
+                self._kill_all(number)
+
+        signal.signal(signal.SIGHUP, pass_on)
 
     def run(self) -> int:
         """Run until a signal; return the exit code."""

@@ -18,7 +18,10 @@ from skymount.wire.registry_entry import (
     parse_public_key,
     parse_tweak,
 )
-from skymount.wire.skylink import BASE64_LENGTH, LINK_LIMIT, Skylink
+from skymount.wire.skylink import BASE64_LENGTH, LINK_LIMIT, Skylink, split_plain_link
+
+SKYHNS_SCHEME = "skyhns"
+"""``skyhns://<domain>/<path>`` is a link whose path is taken as it stands."""
 
 TXT_LIMIT = 4096  # characters of a TXT record that are looked at
 _DOMAIN_LIMIT = 253  # characters in all and in a label: RFC 1035, 2.3.4
@@ -56,15 +59,19 @@ def parse_domain(text: str) -> str:
 
 
 def split_domain_link(text: str) -> tuple[str, str] | None:
-    """Read the link of a name: ``hns:example/path``, ``hns://example/path``, or the URL of a portal
-    that has it as ``/hns/example/path`` or at the host ``example.hns.portal``.
+    """Read the link of a name: ``hns:example/path``, ``hns://example/path``, ``skyhns://`` with a
+    path that is not encoded, or the URL of a portal that has it as ``/hns/example/path`` or at the
+    host ``example.hns.portal``.
 
-    Return (domain in canonical form, path, which begins with ``/`` or is empty, and is not
-    decoded); None for any other link. Query and fragment are dropped. MalformedError for a link
-    of a name that is none.
+    Return (domain in canonical form, path, which begins with ``/`` or is empty, and is
+    percent-encoded); None for any other link. Query and fragment are dropped. MalformedError for
+    a link of a name that is none.
     """
     if len(text) > LINK_LIMIT:
         return None
+    plain = split_plain_link(text, SKYHNS_SCHEME)
+    if plain is not None:
+        return parse_domain(plain[0]), plain[1]
     if text[:4].lower() == "hns:":
         rest = re.split(r"[?#]", text[4:].removeprefix("//"), maxsplit=1)[0]
         domain, slash, path = rest.partition("/")
@@ -142,7 +149,7 @@ def parse_txt(text: str) -> DomainRecord | None:
         if match is not None:
             rest = re.split(r"[?#]", match[2], maxsplit=1)[0]
             path = rest if rest.startswith("/") else ""
-            return SkylinkRecord(text, Skylink.parse(match[1]), path)
+            return SkylinkRecord(text, Skylink(match[1]), path)
         entry = _ENTRY.fullmatch(text)
         if entry is not None:
             return RegistryRecord(

@@ -72,7 +72,7 @@ def linked_skylink(data: bytes) -> Skylink | None:
         if len(data) == RAW_SIZE and data != DELETED:
             return Skylink.from_bytes(data)
         if len(data) == BASE64_LENGTH:
-            return Skylink.parse(data.decode("ascii"))
+            return Skylink(data.decode("ascii"))
     except (MalformedError, UnicodeDecodeError):
         pass
     return None

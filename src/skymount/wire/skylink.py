@@ -3,9 +3,8 @@
 import base64
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Self
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from skymount.errors import MalformedError
 from skymount.wire.dialect import PRESETS, Dialect
@@ -15,6 +14,9 @@ ROOT_SIZE = 32
 RAW_SIZE = 2 + ROOT_SIZE
 BASE64_LENGTH = 46
 BASE32_LENGTH = 55
+
+SKYLINK_SCHEME = "skylink"
+"""``skylink://<skylink>/<path>`` is a link whose path is taken as it stands."""
 
 LINK_LIMIT = 64 << 10  # characters of a link with its path; a URL beyond it is not one of ours
 _MODES = 8  # sizes of the length field, each doubling offset alignment and length step
@@ -65,38 +67,13 @@ def encode_bitfield(offset: int, length: int) -> int:
     return bits << 2
 
 
-@dataclass(frozen=True, slots=True)
-class Skylink:
-    """A legal skylink. ``str()`` gives the 46-character form."""
+class Skylink(str):
+    """A legal skylink: a string, its 46-character form. It can also be made of any bare form."""
 
-    bitfield: int
-    root: bytes  # 32 bytes: Merkle root of the base sector's sector (v1), registry entry id (v2)
+    __slots__ = ()
 
-    def __post_init__(self) -> None:
-        if len(self.root) != ROOT_SIZE:
-            raise MalformedError(f"a skylink's hash has {ROOT_SIZE} bytes, not {len(self.root)}")
-        if self.bitfield != 1:
-            decode_bitfield(self.bitfield)
-
-    @classmethod
-    def v1(cls, root: bytes, length: int, offset: int = 0) -> Self:
-        return cls(encode_bitfield(offset, length), root)
-
-    @classmethod
-    def v2(cls, entry_id: bytes) -> Self:
-        """Name whatever the registry entry with that 32-byte id points to."""
-        return cls(1, entry_id)
-
-    @classmethod
-    def from_bytes(cls, raw: bytes) -> Self:
-        """Read a little-endian bitfield, then the hash."""
-        if len(raw) != RAW_SIZE:
-            raise MalformedError(f"a raw skylink has {RAW_SIZE} bytes, not {len(raw)}")
-        return cls(int.from_bytes(raw[:2], "little"), bytes(raw[2:]))
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Parse the bare 46-character base64 or 55-character base32 form.
+    def __new__(cls, text: str) -> Self:
+        """Parse the bare 46-character base64 or 55-character base32 form; MalformedError.
 
         As in the reference, base32 may be of any case, and unused bits at the end are ignored.
         """
@@ -105,6 +82,37 @@ class Skylink:
         if len(text) == BASE32_LENGTH and _BASE32.fullmatch(text):
             return cls.from_bytes(base64.b32hexdecode(text.upper() + "="))
         raise MalformedError(f"not a skylink: {text[:80]!r}")
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Self:
+        """Read a little-endian bitfield, then the hash; MalformedError when it is illegal."""
+        if len(raw) != RAW_SIZE:
+            raise MalformedError(f"a raw skylink has {RAW_SIZE} bytes, not {len(raw)}")
+        bitfield = int.from_bytes(raw[:2], "little")
+        if bitfield != 1:
+            decode_bitfield(bitfield)
+        return str.__new__(cls, base64.urlsafe_b64encode(raw)[:BASE64_LENGTH].decode())
+
+    @classmethod
+    def v1(cls, root: bytes, length: int, offset: int = 0) -> Self:
+        return cls.from_bytes(encode_bitfield(offset, length).to_bytes(2, "little") + root)
+
+    @classmethod
+    def v2(cls, entry_id: bytes) -> Self:
+        """Name whatever the registry entry with that 32-byte id points to."""
+        return cls.from_bytes(b"\1\0" + entry_id)
+
+    def __bytes__(self) -> bytes:
+        return base64.urlsafe_b64decode(self + "==")
+
+    @property
+    def bitfield(self) -> int:
+        return int.from_bytes(bytes(self)[:2], "little")
+
+    @property
+    def root(self) -> bytes:
+        """32 bytes: the Merkle root of the base sector (v1), the id of the registry entry (v2)."""
+        return bytes(self)[2:]
 
     @property
     def version(self) -> int:
@@ -125,12 +133,6 @@ class Skylink:
         """Fit for a host name."""
         return base64.b32hexencode(bytes(self)).decode().rstrip("=").lower()
 
-    def __bytes__(self) -> bytes:
-        return self.bitfield.to_bytes(2, "little") + self.root
-
-    def __str__(self) -> str:
-        return base64.urlsafe_b64encode(bytes(self)).decode().rstrip("=")
-
 
 def split_link(text: str, dialects: Iterable[Dialect] = PRESETS.values()) -> tuple[Skylink, str]:
     """Read a link in any form that ``parseSkylink`` accepts; return (skylink, path).
@@ -138,10 +140,13 @@ def split_link(text: str, dialects: Iterable[Dialect] = PRESETS.values()) -> tup
     The forms: bare, ``<scheme>:``, ``<scheme>://``, and a portal URL that has the skylink as the
     first element of its path or below one of a portal's directories of content, (base32) as the
     first label of its host, or at its end. Query and fragment are dropped. The path begins with
-    ``/`` or is empty, and is not decoded.
+    ``/`` or is empty, and is percent-encoded. ``skylink://`` is taken too; its path is encoded.
     """
     if len(text) > LINK_LIMIT:
         raise MalformedError("a link of that length is not a skylink")
+    plain = split_plain_link(text, SKYLINK_SCHEME)
+    if plain is not None:
+        return Skylink(plain[0]), plain[1]
     rest = text
     for dialect in dialects:
         scheme = f"{dialect.scheme}:"
@@ -161,14 +166,24 @@ def split_link(text: str, dialects: Iterable[Dialect] = PRESETS.values()) -> tup
     if match is None and host and (below := _IN_URL.fullmatch(rest)):
         match = _PATH.fullmatch(below[1])
     if match is not None:
-        return Skylink.parse(match[1]), match[2].removesuffix("/")
+        return Skylink(match[1]), match[2].removesuffix("/")
     label = host.split(".", 1)[0]
     if _BASE32.fullmatch(label):
-        return Skylink.parse(label), rest.removesuffix("/")
+        return Skylink(label), rest.removesuffix("/")
     last = _LAST.search(rest) if host else None
     if last is not None:
-        return Skylink.parse(last[1]), ""
+        return Skylink(last[1]), ""
     raise MalformedError(f"not a skylink: {text[:80]!r}")
+
+
+def split_plain_link(text: str, scheme: str) -> tuple[str, str] | None:
+    """Return (root, path) of ``<scheme>://<root>/<path>``, the path percent-encoded; None for
+    another link.
+    """
+    if text[: len(scheme) + 3].lower() != f"{scheme}://":
+        return None
+    root, slash, path = text[len(scheme) + 3 :].partition("/")
+    return root, quote(slash + path, errors="surrogateescape").removesuffix("/")
 
 
 def parse_skylink(text: str, dialects: Iterable[Dialect] = PRESETS.values()) -> Skylink:

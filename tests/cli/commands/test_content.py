@@ -285,7 +285,7 @@ def test_metadata_with_what_else_the_portal_says(box: Sandbox, site: str) -> Non
     found = json.loads(box.succeed("metadata", "--json", f"{site}/index.html"))
     assert set(found) == {"metadata", "content_type", "skylink", "verified"}
     assert found["content_type"] == "text/html"
-    assert Skylink.parse(found["skylink"].removeprefix("svc://")) == Skylink.parse(site)
+    assert Skylink(found["skylink"].removeprefix("svc://")) == Skylink(site)
 
 
 def test_metadata_on_many_lines(box: Sandbox, site: str) -> None:

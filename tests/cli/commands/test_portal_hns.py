@@ -142,7 +142,7 @@ def test_a_running_portal_takes_changes_over(sandbox: Sandbox, tmp_path: Path) -
     with portal_process(data) as portal:
         (sandbox.root / "page.html").write_text("hello")
         skylink = sandbox.upload(sandbox.root / "page.html", portal.url)
-        assert Skylink.parse(skylink)
+        assert Skylink(skylink)
         sandbox.succeed("portal", "hns", "set", "home", skylink)
         assert httpx.get(f"{portal.url}/hns/home").text == "hello"
         assert httpx.get(f"{portal.url}/hnsres/home").json() == {"skylink": f"svc://{skylink}"}

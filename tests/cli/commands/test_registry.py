@@ -54,7 +54,7 @@ def test_a_skylink(box: Sandbox, owner: str) -> None:
     assert box.succeed("registry", "get", "home", "site") == f"svc://{A}\n"
     assert box.succeed("registry", "get", "--dialect", "skynet", "home", "site") == f"sia://{A}\n"
     found = json.loads(box.succeed("registry", "get", "--json", "home", "site"))
-    assert (found["hex"], found["text"]) == (bytes(Skylink.parse(A)).hex(), None)
+    assert (found["hex"], found["text"]) == (bytes(Skylink(A)).hex(), None)
     assert found["skylink"] == f"svc://{A}"
 
 

@@ -24,14 +24,14 @@ def file(sandbox: Sandbox) -> Path:
 
 def test_stdout_has_the_bare_skylink(sandbox: Sandbox, file: Path, portal: str) -> None:
     out = sandbox.succeed("upload", "--portal", portal, file)
-    assert out == f"{Skylink.parse(out.rstrip())}\n"
+    assert out == f"{Skylink(out.rstrip())}\n"
     assert httpx.get(f"{portal}/{out.rstrip()}").content == b"content"
 
 
 def test_json_has_the_whole_result(sandbox: Sandbox, file: Path, portal: str) -> None:
     out = sandbox.succeed("upload", "--json", "--portal", portal, file)
     found = json.loads(out)
-    skylink = Skylink.parse(found["skylink"])
+    skylink = Skylink(found["skylink"])
     assert found == {
         "skylink": str(skylink),
         "merkleroot": skylink.root.hex(),
@@ -270,7 +270,7 @@ def test_progress_is_shown_on_a_terminal_and_leaves_stdout_alone(
     big = sandbox.root / "big.bin"
     big.write_bytes(bytes(6 << 20))
     out, shown = on_terminal(sandbox, "upload", "--portal", portal, big)
-    assert str(Skylink.parse(out.rstrip())) == out.rstrip()
+    assert str(Skylink(out.rstrip())) == out.rstrip()
     assert "6 MiB of 6 MiB" in shown  # in the units of all else
     assert " ?" not in shown
     assert out.rstrip() not in shown

@@ -353,33 +353,26 @@ IN_ORDER = [(at, min(256 << 10, 3 * MIB + 70_000 - at)) for at in range(0, 3 * M
 AT_RANDOM = [(n * 37 % 96 * 32768, 4096) for n in range(96)]
 
 
-@pytest.mark.parametrize("first", [IN_ORDER, AT_RANDOM], ids=["blocks", "pieces"])
-async def test_kept_in_one_size_read_in_another(
-    stack: OpenContentStack, tmp_path: Path, first: list[tuple[int, int]]
+async def test_whole_blocks_are_kept_and_small_ones_cut_from_them(
+    stack: OpenContentStack, tmp_path: Path
 ):
-    """K1: What was read in order is there for who reads at random, and the other way round."""
-    content = unverifiable(describe(FILES), b"".join(FILES.values()))
-    async with running(FakePortal()) as portal:
-        portal.add(content)
-        async with stack(disk=tmp_path / "c", urls=[portal.url]) as made:
-            await reads(made, content, first)
-        portal.fault(fake.resets_after(-1))
-        for spans in (AT_RANDOM, IN_ORDER[:12], [(2 * MIB + 5, 100)]):
-            async with stack(disk=tmp_path / "c", urls=[portal.url]) as made:
-                await reads(made, content, spans)
-
-
-async def test_some_pieces_of_a_block(stack: OpenContentStack, tmp_path: Path):
-    """K1: What was read of a block is there, though the rest of it cannot be had."""
+    """K1: What was read in order is there for who reads at random; what was read at random and
+    cannot be proved stays in memory.
+    """
     content = unverifiable(describe(FILES), b"".join(FILES.values()))
     async with running(FakePortal()) as portal:
         portal.add(content)
         async with stack(disk=tmp_path / "c", urls=[portal.url]) as made:
             await reads(made, content, AT_RANDOM[:40])
-        portal.fault(fake.resets_after(-1))
+            await made.settled()
+            assert made.queue is not None
+            assert made.queue.counts.stored == 1  # the description
         async with stack(disk=tmp_path / "c", urls=[portal.url]) as made:
-            start = AT_RANDOM[0][0]
-            await reads(made, content, [(start, 100), (start + 100, 100), (start + 200, 4096)])
+            await reads(made, content, IN_ORDER)
+        portal.fault(fake.resets_after(-1))
+        for spans in (AT_RANDOM, IN_ORDER[:12], [(2 * MIB + 5, 100)]):
+            async with stack(disk=tmp_path / "c", urls=[portal.url]) as made:
+                await reads(made, content, spans)
 
 
 async def test_bytes_of_another_portal_than_the_describing_one(

@@ -84,6 +84,32 @@ async def test_what_is_offered_is_there_after_the_end(store: BlockStore) -> None
         assert again.counts == DiskCacheCounts(hits=4, misses=1, stored=0, dropped=0, damaged=0)
 
 
+class ListedStore(HeldStore):
+    """Is listed when it is let to."""
+
+    def make_room(self) -> None:
+        self.entered.set()
+        assert self.may_go.wait(60)
+
+    get, put = BlockStore.get, BlockStore.put
+
+
+async def test_nobody_waits_for_the_list_of_blocks(tmp_path: Path) -> None:
+    """K3: blocks are read and written while a thread lists them, as at the start of a mount, and
+    the mount ends without it.
+    """
+    store = ListedStore.open(tmp_path, 64 * MIB)
+    async with open_write_behind(store) as queue:
+        await until(store.entered)
+        for index in range(5):
+            queue.offer(key(index), b"x")
+        with trio.fail_after(60):
+            while queue.queued_bytes:
+                await trio.sleep(0.01)
+        assert await queue.read([key(4)]) == [b"x"]
+    store.may_go.set()
+
+
 class MeetingStore(BlockStore):
     """Reads when three threads do so at once."""
 

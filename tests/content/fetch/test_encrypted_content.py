@@ -26,7 +26,7 @@ async def test_encrypted_content_of_a_portal(tmp_path: Path, kind: str, size: in
         Client(base_url=portal.url, timeout=60) as uploader,
     ):
         uploader.post("/svc/createskykey", data={"name": "k", "type": kind}).raise_for_status()
-        skylink = Skylink.parse(uploader.upload_file("f", content, skykeyname="k"))
+        skylink = Skylink(uploader.upload_file("f", content, skykeyname="k"))
         async with PortalClient(portal.url, retries=0) as client:
             portals = Portals([client])
             loader = SkyfileLoader(portals, VerifyPolicy.AVAILABLE)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skymount.content.skydb.document_text import as_text, as_upload, split, written
-from skymount.errors import BadContentError, MalformedError
+from skymount.content.skydb.document_text import TEXT_LIMIT, as_text, as_upload, written
+from skymount.errors import MalformedError
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -58,9 +58,9 @@ def test_text_of_a_document(stored: bytes, shown: bytes):
     assert as_text(stored) == shown
 
 
-@pytest.mark.parametrize("size", [0, 7, 8, 20])
-def test_truncated_worker_output(size: int):
-    """Truncated output of a worker is not used."""
-    both = written(b'{"a": "long enough"}')[:size]
-    with pytest.raises(BadContentError, match="cut off"):
-        split(lambda start, length: both[start : start + length], len(both))
+def test_upload_that_grows():
+    """D1: What is stored is no longer than a document may be either."""
+    text = b"[" + b",".join([b"1e15"] * 500_000) + b"]"
+    assert len(text) < TEXT_LIMIT
+    with pytest.raises(MalformedError, match="too long to be stored"):
+        written(text)

@@ -2,7 +2,6 @@
 
 import mmap
 import os
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,12 +9,10 @@ import pytest
 from skymount.concurrency import in_thread
 from skymount.content.worker.shared_memory import (
     FileReceiver,
-    LongText,
     MemoryFile,
     joined,
     open_memory_file,
     release_mappings,
-    text_of,
 )
 from skymount.errors import UnavailableError
 from tests.fakes.skyfiles import noise
@@ -102,44 +99,3 @@ async def test_no_file(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(UnavailableError):
         async with open_memory_file():
             pass
-
-
-def test_long_text():
-    """D5: A long text is read and compared like bytes, and takes none of the mount's own memory,
-    nor does what was read of it.
-    """
-    data = noise((32 << 20) + 5)
-    with closing(MemoryFile()) as file:
-        file.put(data)
-        text = text_of(file)
-    assert isinstance(text, LongText)
-    assert (len(text), text[-3:], text[7:9]) == (len(data), data[-3:], data[7:9])
-    other = data[:-1] + bytes([data[-1] ^ 1])
-    for kind in (bytes, bytearray):
-        assert text == kind(data)
-        assert kind(data) == text
-        assert text != kind(other)
-        assert text != kind(data[:-1])
-        assert text.startswith(kind(data[: 3 << 19]))
-        assert not text.startswith(kind(data + b"x"))
-        assert not text.startswith(kind(other))
-        assert kind(data + b"x").startswith(text)
-    assert text != "text"
-    before = _shared_memory()
-    for at in range(0, len(text), 128 << 10):
-        assert text[at : at + (128 << 10)] == data[at : at + (128 << 10)]
-    assert _shared_memory() - before < 1 << 20
-
-
-def test_short_text():
-    """D5: A text of up to 1 MiB is nothing but bytes."""
-    with closing(MemoryFile()) as file:
-        file.put(b"[1]")
-        assert text_of(file) == b"[1]"
-        assert isinstance(text_of(file), bytes)
-
-
-def _shared_memory() -> int:
-    """Return how many bytes of files this process occupies."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.partition("RssShmem:")[2].split()[0]) << 10

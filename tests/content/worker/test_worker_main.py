@@ -14,13 +14,13 @@ import sys
 from array import array
 from pathlib import Path
 from resource import RLIMIT_AS, getrlimit
-from skymount.content.worker.worker_main import METADATA_MEMORY, run
+from skymount.content.worker.worker_main import run
 from skymount.errors import MalformedError
 
 def work(read):
     {work}
 
-sys.exit(run(work, "the work", METADATA_MEMORY))
+sys.exit(run(work, "the work"))
 """
 
 

@@ -219,7 +219,7 @@ async def test_name_that_moves(goal: ResolvableName, autojump_clock: object):
     H2: open files and directory scans stay on the old one.
     """
     async with open_in_memory_mount(ttl=60) as mount:
-        where = "hns" if isinstance(goal, str) else "skylinks"
+        where = "skylinks" if isinstance(goal, Skylink) else "hns"
         directory = (await lookup(mount, where)).inode
         mount.names.leads[goal] = mount.reader.add({f"{n:02}": b"old" for n in range(10)})
         entry = await lookup(mount, where, str(goal))

@@ -23,7 +23,7 @@ V2 = resolver()
 
 async def shown(mount: InMemoryMount, goal: ResolvableName = V2) -> TreeVersion:
     """Return what a name shows, as a lookup with much patience would find it."""
-    is_domain = isinstance(goal, str)
+    is_domain = not isinstance(goal, Skylink)
     mounted = (mount.domains if is_domain else mount.table).get_or_add(str(goal))
     freshness = mount.domain_freshness if is_domain else mount.freshness
     await freshness.revalidate(mounted, 1e6)

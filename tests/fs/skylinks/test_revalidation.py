@@ -6,6 +6,7 @@ import trio
 from skymount.errors import UnavailableError
 from skymount.fs.static_tree import HNS
 from skymount.portal.registry.name_resolver import ResolvableName
+from skymount.wire.skylink import Skylink
 from tests.fakes.in_memory_mount import FILES, InMemoryMount, lookup, open_in_memory_mount
 from tests.fakes.skyfiles import resolver
 
@@ -20,7 +21,7 @@ def publish(mount: InMemoryMount, content: bytes, goal: ResolvableName = "exampl
 async def size(mount: InMemoryMount, goal: ResolvableName = "example") -> int:
     """Look a name up without waiting; return the size of the file in it."""
     begun = trio.current_time()
-    where = "hns" if isinstance(goal, str) else "skylinks"
+    where = "skylinks" if isinstance(goal, Skylink) else "hns"
     found = (await lookup(mount, where, str(goal), "f")).size
     assert trio.current_time() == begun
     return found

@@ -170,7 +170,7 @@ async def test_an_entry_that_leads_to_an_entry(client: PortalClient, data_key: s
     """An entry may hold the link of another entry, which the portal follows."""
     stored = await client.db.set_json(PRIVATE, data_key, {"a": 1})
     link = client.registry.get_entry_link(PUBLIC, data_key)
-    await point(client, f"{data_key} 2", bytes(Skylink.parse(link.removeprefix("svc://"))))
+    await point(client, f"{data_key} 2", bytes(Skylink(link.removeprefix("svc://"))))
     found = await client.db.get_json(PUBLIC, f"{data_key} 2")
     assert (found.data, found.data_link) == (stored.data, link)
 
@@ -188,7 +188,7 @@ async def test_entries_that_lead_nowhere(client: PortalClient, data_key: str, da
 
 async def test_content_that_is_gone(client: PortalClient, data_key: str):
     """C9: An entry whose content is not there raises; that is no absent entry."""
-    await point(client, data_key, bytes(Skylink.parse(LINK)))
+    await point(client, data_key, bytes(Skylink(LINK)))
     with pytest.raises(NotFoundError) as caught:
         await client.db.get_json(PUBLIC, data_key)
     assert caught.value.url == f"{client.options.url}/{LINK}"
@@ -213,7 +213,7 @@ async def test_content_that_is_no_document(client: PortalClient, data_key: str, 
 async def test_content_that_is_too_long():
     """C14: A document without end is given up."""
     async with running(FakePortal()) as fake, PortalClient(fake.url) as client:
-        fake.fault(lambda *_: entry_reply(bytes(Skylink.parse(LINK))), "/svc/registry")
+        fake.fault(lambda *_: entry_reply(bytes(Skylink(LINK))), "/svc/registry")
         fake.fault(lambda *_: Reply(200, (), endless=b"x" * (1 << 20)), LINK)
         with pytest.raises(BadContentError, match="longer than"):
             await client.db.get_json(PUBLIC, "key")

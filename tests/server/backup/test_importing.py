@@ -60,7 +60,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         }
         put(client, signed("entry", b"data", 5))
     with closing(PinStore.open(data)) as pins:
-        pins.pin(Skylink.parse(links["small"]), "why", 7.0)
+        pins.pin(Skylink(links["small"]), "why", 7.0)
     (data / "hns.zone").write_text(f"example sia://{links['small']}\n")
     (data / "links").write_text(" ".join(links.values()))
     return data
@@ -76,7 +76,7 @@ def test_everything_is_brought(source: Path, tmp_path: Path) -> None:
     again = _import(tmp_path, archive)
     assert (again.skyfiles, again.entries, again.present, again.problems) == (0, 0, 5, [])
     assert not [found for found in _verified(tmp_path) if found.problem]
-    (pin,) = peek_pins(tmp_path, [Skylink.parse(small)]).values()
+    (pin,) = peek_pins(tmp_path, [Skylink(small)]).values()
     assert (pin.reason, pin.pinned) == ("why", 7.0)
     with portal_process(tmp_path) as portal, Client(base_url=portal.url, timeout=60) as client:
         assert client.get("/hns/example").content == b"small"
@@ -116,7 +116,7 @@ def test_what_is_not_proved_is_not_brought(source: Path, tmp_path: Path) -> None
     assert sorted(problem.partition(":")[0] for problem in done.problems if "entry" not in problem)
     assert len(done.problems) == 4
     with closing(SkyfileStore.beside(tmp_path)) as store:
-        absent = [store.find(Skylink.parse(each)) is None for each in (small, large, locked, many)]
+        absent = [store.find(Skylink(each)) is None for each in (small, large, locked, many)]
     assert absent == [True, True, False, True]
     assert not list((tmp_path / "v1/incoming").iterdir())
 
@@ -207,7 +207,7 @@ def test_pins_are_in_members_of_bounded_size(
     links = (source / "links").read_text().split()
     with closing(PinStore.open(data)) as pins:
         for link in links:
-            pins.pin(Skylink.parse(link))
+            pins.pin(Skylink(link))
     archive = _archive(data)
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         names = tar.getnames()

@@ -76,7 +76,7 @@ def test_the_record_is_told_as_it_stands(
     assert answer.json() == {"skylink": form.format(site)}
     record = parse_resolution(answer.content)
     assert isinstance(record, SkylinkRecord)
-    assert record.skylink == Skylink.parse(site)
+    assert record.skylink == Skylink(site)
 
 
 def test_a_registry_record_is_told(client: Client, domain: Domain) -> None:
@@ -297,7 +297,7 @@ def as_text(skylink: str) -> bytes:
 
 def as_bytes(skylink: str) -> bytes:
     """Return the data of an entry as 34 bytes."""
-    return bytes(Skylink.parse(skylink))
+    return bytes(Skylink(skylink))
 
 
 @pytest.mark.parametrize("written", [as_text, as_bytes])

@@ -32,7 +32,7 @@ def _sector(client: httpx.Client, root: bytes, offset: int = 0, length: int = SE
 @pytest.mark.parametrize("prefix", ["svc", "skynet"])
 def test_small_content_proves_itself(client: Client, prefix: str) -> None:
     """The base sector's root is that of the skylink; it comes padded to the fetch size."""
-    link = Skylink.parse(client.upload_file("small", b"s" * 40_000))
+    link = Skylink(client.upload_file("small", b"s" * 40_000))
     answer = client.get(f"/{prefix}/basesector/{link}")
     assert answer.headers["Content-Type"] == "application/octet-stream"
     assert answer.headers["Skynet-Skylink"] == str(link)
@@ -48,7 +48,7 @@ def test_small_content_proves_itself(client: Client, prefix: str) -> None:
 def test_large_content_proves_itself_chunk_by_chunk(client: Client) -> None:
     """One piece per 4 MiB chunk, in the fan-out of the base sector (docs/wire.md 2.3)."""
     content = b"".join(n.to_bytes(4, "big") for n in range((9 << 18) + 7))
-    link = Skylink.parse(client.upload_file("large", content))
+    link = Skylink(client.upload_file("large", content))
     data = client.get(f"/svc/basesector/{link}").content
     assert merkle.sector_root(data) == link.root
     base = parse_base_sector(data)
@@ -80,7 +80,7 @@ def crowd(client: Client) -> tuple[Skylink, int]:
         headers={"Content-Type": "multipart/form-data; boundary=----a-boundary-of-tests"},
     )
     assert answer.status_code == 200, answer.text
-    return Skylink.parse(answer.json()["skylink"]), count
+    return Skylink(answer.json()["skylink"]), count
 
 
 def test_metadata_beyond_a_sector_is_spilled(client: Client, crowd: tuple[Skylink, int]) -> None:
@@ -116,7 +116,7 @@ def test_the_index_of_sectors_survives_a_restart(tmp_path: Path) -> None:
     """It is built from what is on disk, and grows with uploads."""
     first, second = b"1" * (5 << 20), b"2" * (5 << 20)
     with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
-        link = Skylink.parse(client.upload_file("first", first))
+        link = Skylink(client.upload_file("first", first))
     with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
         assert _sector(client, merkle.sector_root(first[:SECTOR_SIZE])) == first[:SECTOR_SIZE]
         assert merkle.sector_root(_sector(client, link.root)) == link.root

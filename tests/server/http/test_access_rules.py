@@ -235,7 +235,7 @@ def test_names_can_be_allowed(stranger: Client) -> None:
 def test_content_hosts(client: Client) -> None:
     """``<base32>.<host>/<path>`` is the content of the skylink (docs/wire.md 4.1)."""
     link = client.upload({"index.html": b"start", "dir/index.html": b"below"})
-    label = Skylink.parse(link).base32
+    label = Skylink(link).base32
     for base in ("localhost", "a.localhost:4280"):
         host = {"Host": f"{label}.{base}"}
         assert client.get("/", headers=host).content == b"start"
@@ -259,7 +259,7 @@ def test_no_service_worker_of_the_portals_origin(stranger: Client, owner: Client
     below = ("", "/sw.js")
     paths = [f"/{link}{path}" for path in below] + [f"/file/{link}{path}" for path in below]
     paths += [f"/{prefix}/skylink/{link}/sw.js" for prefix in _PREFIXES]
-    paths += ["/hns/example/sw.js", f"/{Skylink.parse(link).base32}/sw.js", "/"]
+    paths += ["/hns/example/sw.js", f"/{Skylink(link).base32}/sw.js", "/"]
     for path in paths:
         for more in ({}, {"Origin": _OWN_PAGE}, {"Sec-Fetch-Site": "same-origin"}):
             answer = stranger.get(path, headers=worker | more)
@@ -274,7 +274,7 @@ def test_no_service_worker_of_the_portals_origin(stranger: Client, owner: Client
 def test_a_service_worker_under_the_host_of_its_content(client: Client) -> None:
     """It is served, and may not reach further than the browser lets it by itself."""
     link = client.upload({"sw.js": b"// worker", "index.html": b"start"})
-    host = {"Host": f"{Skylink.parse(link).base32}.localhost", "Service-Worker": "script"}
+    host = {"Host": f"{Skylink(link).base32}.localhost", "Service-Worker": "script"}
     answer = client.get("/sw.js", headers=host)
     assert (answer.status_code, answer.content) == (200, b"// worker")
     assert "service-worker-allowed" not in answer.headers
@@ -451,9 +451,9 @@ def test_the_name_to_listen_at_is_the_portals(tmp_path: Path) -> None:
     """Whatever kind of address it leads to."""
     config = PortalConfig(tmp_path, host="Portal.Example", insecure=True)
     rules = AccessRules.of(config, on_loopback=False)
-    assert rules.host("portal.example:80", "", "/").name == "portal.example"
+    assert rules.host("portal.example:80", "/").name == "portal.example"
     with pytest.raises(HttpError):
-        rules.host("other.example", "", "/")
+        rules.host("other.example", "/")
 
 
 def test_unusable_flags_are_told(tmp_path: Path) -> None:
@@ -474,6 +474,7 @@ def test_a_request_without_a_host(portal: PortalProcess) -> None:
         (b"GET / HTTP/1.0\r\nHost:\r\n", b"400"),
         (b"GET / HTTP/1.0\r\nHost: other.example\r\n", b"421"),
         (b"GET / HTTP/1.1\r\n", b"400"),
+        (b"GET / HTTP/1.2\r\n", b"400"),
     ):
         answer = exchange(portal.url, line + b"\r\n")
         assert answer.startswith(b"HTTP/1.1 " + status), line

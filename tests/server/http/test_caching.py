@@ -22,7 +22,7 @@ def link(client: Client) -> str:
 @pytest.fixture(scope="module")
 def root(link: str) -> str:
     """A request for bytes of its base sector."""
-    return f"/svc/root?root={Skylink.parse(link).root.hex()}&offset=0&length=99"
+    return f"/svc/root?root={Skylink(link).root.hex()}&offset=0&length=99"
 
 
 def _urls(link: str) -> list[str]:

@@ -1,5 +1,7 @@
 """Who guesses the password is slowed, and nobody else is."""
 
+from functools import partial
+
 import pytest
 import trio
 from trio.testing import MockClock
@@ -24,11 +26,13 @@ async def seconds_of(passwords: Passwords, password: bytes, address: str = _HERE
 
 async def test_pauses_grow(passwords: Passwords, autojump_clock: MockClock) -> None:
     """PW1: up to 5 s; a right password waits as well, and ends nothing."""
+    wrong = list[int]()
+    passwords.on_wrong = partial(wrong.append, 1)
     taken = [await seconds_of(passwords, b"wrong") for _ in range(8)]
     assert taken == [0, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5]
     assert await seconds_of(passwords, b"right") == 5
     assert await seconds_of(passwords, b"wrong") == 5
-    assert passwords.refused == 9
+    assert len(wrong) == 9
 
 
 async def test_an_address_that_stopped_starts_anew(
@@ -45,7 +49,8 @@ async def test_an_address_that_stopped_starts_anew(
 
 async def test_one_at_a_time_and_few_wait(passwords: Passwords, autojump_clock: MockClock) -> None:
     """PW1: the others are refused without a look at their password."""
-    ended = list[float]()
+    ended, wrong = list[float](), list[int]()
+    passwords.on_wrong = partial(wrong.append, 1)
 
     async def attempt(password: bytes) -> None:
         await passwords.check(_HERE, password)
@@ -65,7 +70,7 @@ async def test_one_at_a_time_and_few_wait(passwords: Passwords, autojump_clock: 
         assert await seconds_of(passwords, b"right", _THERE) == 0
         assert ended == []
     assert ended == [0.2, 0.6, 1.4, 3, 6.2, 11.2, 16.2, 21.2, 26.2, 31.2]
-    assert passwords.refused == 11
+    assert len(wrong) == 11
 
 
 async def test_who_gives_up_leaves_room(passwords: Passwords, autojump_clock: MockClock) -> None:
@@ -142,8 +147,10 @@ async def test_few_addresses_are_remembered(
 
 async def test_nothing_is_no_password(passwords: Passwords, autojump_clock: MockClock) -> None:
     """It is never right, and nobody guesses it."""
+    wrong = list[int]()
+    passwords.on_wrong = partial(wrong.append, 1)
     for _ in range(3):
         assert await seconds_of(passwords, b"") == 0
     assert not await Passwords(b"").check(_HERE, b"")
     assert not await Passwords(b"").check(_HERE, b"any")
-    assert passwords.refused == 0
+    assert wrong == []

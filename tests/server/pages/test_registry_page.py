@@ -23,7 +23,7 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PortalProcess]:
     with portal_process(path) as portal, Client(base_url=portal.url) as client:
         link = client.upload_file("target", b"x")
         tree = client.upload({"a dir/c d.txt": b"spaced", "b": b""})
-        put(client, signed("site", bytes(Skylink.parse(link)), 7))
+        put(client, signed("site", bytes(Skylink(link)), 7))
         put(client, signed("text", "größe <b>".encode(), 3))
         put(client, signed("gone", DELETED, 4))
         put(client, signed("empty", b"", 1))

@@ -43,7 +43,7 @@ def skylinks_of(store: SkyfileStore) -> list[Skylink]:
 
 def directory_of(data: Path, link: Skylink | str) -> Path:
     """Return where the files of a skyfile are, if it is not small."""
-    skylink = Skylink.parse(str(link))
+    skylink = Skylink(str(link))
     return data / "v1/skyfiles" / f"{skylink.root[0]:02x}" / str(skylink)
 
 
@@ -81,6 +81,6 @@ def set_time(data: Path, link: Skylink | str, stored: float) -> None:
 def _change_small(
     data: Path, link: Skylink | str, statement: str, **values: float | bytes
 ) -> list[tuple[bytes]]:
-    values["skylink"] = to_key(Skylink.parse(str(link)))
+    values["skylink"] = to_key(Skylink(str(link)))
     with closing(sqlite3.connect(data / "v1/small.sqlite3")) as database, database:
         return database.execute(statement, values).fetchall()

@@ -158,7 +158,7 @@ async def test_a_bug_while_it_is_repaired_is_logged(
                     await trio.sleep(0.01)
                 nursery.cancel_scope.cancel()
         assert (await found.page("", 0, 9)).unread == len(links)
-        await found.add(NewSkyfile(Skylink.parse(links[0]), "a", 0, 1, False, is_small=False))
+        await found.add(NewSkyfile(Skylink(links[0]), "a", 0, 1, False, is_small=False))
     assert "is missing in the catalogue" in caplog.text
 
 
@@ -280,7 +280,7 @@ async def test_after_a_kill_everything_is_compared(tmp_path: Path) -> None:
     assert not (tmp_path / "v1" / MARK_FILE).exists()
     with opened(tmp_path) as found:
         assert not found.is_complete
-        assert await found.find(Skylink.parse(link))
+        assert await found.find(Skylink(link))
         await found.repair()
         assert found.totals()[0] == 1
 
@@ -339,7 +339,7 @@ async def test_what_could_not_be_recorded_is_read_later(
 ) -> None:
     """B2: an upload is stored whether the catalogue takes it or not."""
     with opened(tmp_path) as found:
-        found.note_missing(Skylink.parse(links[0]).root[0])
+        found.note_missing(Skylink(links[0]).root[0])
         assert not found.is_complete
         await found.repair()
         assert found.is_complete

@@ -62,13 +62,13 @@ def link_of(text: str, domain: str) -> str:
 
 
 def test_the_last_record_that_fits_wins() -> None:
-    assert found(BY_HAND, "example") == SkylinkRecord(f"svc://{B}", Skylink.parse(B), "")
+    assert found(BY_HAND, "example") == SkylinkRecord(f"svc://{B}", Skylink(B), "")
     assert link_of(BY_HAND, "two") == A
 
 
 def test_a_record_keeps_its_path_and_loses_its_comment() -> None:
     text = BY_HAND.replace(f"example svc://{B}\n", "")
-    assert found(text, "example") == SkylinkRecord(f"sia://{A}/docs", Skylink.parse(A), "/docs")
+    assert found(text, "example") == SkylinkRecord(f"sia://{A}/docs", Skylink(A), "/docs")
 
 
 def test_a_registry_entry() -> None:
@@ -244,7 +244,7 @@ def test_what_was_set_is_found(data: st.DataObject) -> None:
         (f"SIA://{A}/x?attachment=true", f"sia://{A}/x"),
         (f"svc://{A}", f"svc://{A}"),
         (f"https://portal.example/{A}/x", f"svc://{A}/x"),
-        (Skylink.parse(A).base32, f"svc://{A}"),
+        (Skylink(A).base32, f"svc://{A}"),
         (str(ENTRY.skylink), f"svc://{ENTRY.skylink}"),
         (f"{KEY}/{TWEAK}", f"svcns://ed25519%3A{KEY}/{TWEAK}"),
         (f"ed25519:{KEY}/{TWEAK}", f"svcns://ed25519%3A{KEY}/{TWEAK}"),

@@ -210,7 +210,7 @@ def test_encrypted_content_is_passed_on(
     with mirror_of(tmp_path / "mirror", proxy.url) as mirror:
         for path in (
             f"/svc/basesector/{link}",
-            f"/svc/root?root={Skylink.parse(link).root.hex()}&offset=0&length=64",
+            f"/svc/root?root={Skylink(link).root.hex()}&offset=0&length=64",
         ):
             assert mirror.get(path).content == at_origin.get(path).content
         assert mirror.get(f"/{link}").status_code == 500

@@ -23,7 +23,7 @@ from skymount.wire.skylink import Skylink
 KEY = bytes(range(32))
 TWEAK = b"\7" * 32
 TEXT = "CABAB_1Dt0FJsxqsu_J4TodNCbCGvtFf1Uys_3EgzOlTcg"
-LINK = Skylink.parse(TEXT)
+LINK = Skylink(TEXT)
 ENTRY = Skylink.v2(bytes(32))
 QUERY = f"publickey=ed25519%3A{KEY.hex()}&datakey={TWEAK.hex()}"
 

@@ -4,6 +4,7 @@ import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import click
@@ -12,11 +13,12 @@ from skymount.cli.commands.portal_data import backup, storage
 from skymount.cli.commands.portal_data.storage_options import parse_storage, storage_options
 from skymount.cli.commands.portal_hns import hns
 from skymount.cli.options import PathType, load_settings
+from skymount.cli.verbose_option import verbose_option
 from skymount.errors import SkymountError
 
 
 class _Address(click.ParamType[tuple[str, int]]):
-    """HOST:PORT, with an IPv6 host in brackets."""
+    """HOST:PORT, with an IPv6 host in brackets; or unix:PATH."""
 
     name = "host:port"
 
@@ -25,10 +27,21 @@ class _Address(click.ParamType[tuple[str, int]]):
     ) -> tuple[str, int]:
         if isinstance(value, tuple):
             return value
+        if str(value).startswith("unix:") and value != "unix:":
+            return f"unix:{os.path.abspath(str(value)[5:])}", 0
         host, colon, port = str(value).rpartition(":")
         if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-            self.fail(f"{value!r} is not HOST:PORT", param, ctx)
+            self.fail(f"{value!r} is not HOST:PORT, nor unix:PATH", param, ctx)
         return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _how_to_reach(url: str) -> str:
+    """Return the end of a line about a Unix socket; of other addresses none is needed."""
+    path = url.removeprefix("unix:")
+    if path == url:
+        return ""
+    option = "--abstract-unix-socket" if path.startswith("@") else "--unix-socket"
+    return f" (curl {option} {quote(path.removeprefix('@'))} http://localhost/)"
 
 
 class _Size(click.ParamType[int]):
@@ -83,7 +96,7 @@ portal.add_command(backup.import_)
     type=_Address(),
     default="127.0.0.1:4280",
     show_default=True,
-    help="Address to listen on; port 0 picks a free one.",
+    help="Address to listen on; port 0 picks a free one. Or a Unix socket, unix:PATH.",
 )
 @storage_options
 @click.option(
@@ -166,6 +179,11 @@ portal.add_command(backup.import_)
     help="Give content hosts of its own below this name in browsers, by a wildcard record of DNS.",
 )
 @click.option(
+    "--noindex",
+    is_flag=True,
+    help="Ask search engines to list nothing of this portal: by /robots.txt and a header.",
+)
+@click.option(
     "--workers",
     type=click.IntRange(1, 64),
     default=1,
@@ -196,6 +214,22 @@ portal.add_command(backup.import_)
     metavar="DURATION",
     help="Let running requests go on for so long when told to stop; a second Ctrl-C ends them.",
 )
+@click.option(
+    "--access-log",
+    type=PathType(allow_dash=True),
+    metavar="FILE",
+    help="Append a line for each request to FILE, in the combined format, or write it to standard "
+    "error with '-'. SIGHUP opens FILE again.",
+)
+@click.option(
+    "--metrics",
+    is_flag=True,
+    help="Answer /-/metrics, for Prometheus; it needs the password.",
+)
+@verbose_option(
+    "Log to standard error also what was removed, and requests to upstream portals. Requests of "
+    "clients are in --access-log."
+)
 @click.option("--until-eof", is_flag=True, hidden=True)
 def serve(
     listen: tuple[str, int],
@@ -207,8 +241,8 @@ def serve(
 ) -> None:
     """Serve content over HTTP until interrupted.
 
-    The last line before it serves is "listening on http://HOST:PORT". A socket that systemd passes
-    takes the place of --listen.
+    The last line before it serves is "listening on http://HOST:PORT", or "listening on unix:PATH"
+    and how to reach that. A socket that systemd passes takes the place of --listen.
 
     \b
     Examples:
@@ -221,6 +255,7 @@ def serve(
     from skymount.default_portal import write_address
     from skymount.fs.mountpoint import mounts_of
     from skymount.server.http.basic_auth import read_password
+    from skymount.server.http_server import address_of
     from skymount.server.main import run, run_workers
 
     environment = {} if until_eof else os.environb  # an embedded portal has no password
@@ -229,14 +264,14 @@ def serve(
     def say(url: str) -> None:
         if config.cluster is None:
             write_address(config.data, url)
-        click.echo(f"listening on {url}")
+        click.echo(f"listening on {url}{_how_to_reach(url)}")
         if not until_eof:  # an embedded portal is no service of its own
             systemd.notify(f"READY=1\nSTATUS=listening on {url}")
 
     try:
         listener = None if until_eof else systemd.passed_listener(os.environ)
         if listener is not None:
-            host, port = listener.getsockname()[:2]
+            host, port = address_of(listener)
         password = read_password(password_file, environment)
         names = ("data", "store", "s3_endpoint", "database", "key_file")
         places = [settings.pop(name) for name in names]

@@ -1,29 +1,27 @@
 """The blocks of content on disk: their directory, its bound, and what is damaged in it.
 
     <cache>/content/v1/ab/<identity>     a block; `block_format` says what is in it
-    <cache>/content/v1/lock              held by the process that makes room
-    <cache>/content/v1.sqlite3           the index; see `block_index`
 
-Several processes share it. Calls block, for threads.
+The time of a file is that of its last use. Several processes share the directory: each one lists it
+now and then, and removes the oldest files. Calls block, for threads.
 """
 
 import errno
-import fcntl
+import heapq
 import logging
 import os
+import struct
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from random import randrange
 from typing import NamedTuple, Self
 
 from skymount import file_permissions
 from skymount.content.cache import block_file, block_format
 from skymount.content.cache.block_format import BlockKey
-from skymount.content.cache.block_index import BlockIndex, IndexedBlock
 from skymount.content.cache.buffer_pool import BufferPool
 from skymount.errors import CacheError
 from skymount.user_directories import user_directory
@@ -38,10 +36,14 @@ MIN_SIZE = 32 << 20
 chunks of 4 MiB.
 """
 
-_LOCK = "lock"
+_BEFORE = ("v1/lock", "v1.sqlite3", "v1.sqlite3-wal", "v1.sqlite3-shm")
+"""Files that an earlier skymount had beside the blocks."""
+
+_BLOCK = struct.Struct(">dQ32s")
+"""Time of use, size and identity of a block; sorted as bytes, the oldest is the first."""
+
 _CLOCK_SKEW = 60.0  # seconds that the clocks of file systems may differ
 _ABANDONED = 600.0  # seconds after which nobody writes a temporary file any more
-_EVICTED_AT_ONCE = 500  # blocks that are looked at in one step of an eviction
 _TRANSIENT = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN}
 """Errors that say nothing about the file."""
 
@@ -54,8 +56,6 @@ class BlockStoreConfig:
     """Seconds for which nothing is stored after the disk refused a block."""
     max_room: int = 1 << 30
     """Bytes that one eviction makes room for; at most a sixteenth of the store."""
-    swept: int = 8
-    """Directories, of 256, that each eviction compares with the index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,9 @@ def default_path() -> Path:
 
 
 class BlockStore:
-    """The most recently used blocks, on disk, never more than a number of bytes."""
+    """The most recently used blocks, on disk, not more than a number of bytes; with 0 bytes, which
+    others have stored.
+    """
 
     def __init__(
         self,
@@ -99,12 +101,14 @@ class BlockStore:
         self.damaged = 0
         """Blocks that were found damaged, and removed."""
         self._damaged_lock = threading.Lock()
-        self._write_lock = threading.Lock()
-        """Held while a block is admitted, so while others are evicted; readers do not take it."""
-        self._index = BlockIndex(root / _LOCK)
-        self._admissible = 0
-        """Bytes that may be written before the store has to be measured again."""
-        self._next_swept = randrange(256)
+        self._listing_lock = threading.Lock()
+        """Held while blocks are listed and evicted; readers take no lock."""
+        self._lock = threading.RLock()  # of the three numbers of bytes that follow
+        self._room = min(size // 16, self._config.max_room)
+        """What may be written before the store has to be measured again."""
+        self._under_way = 0
+        self._unlisted = 0
+        """What was written since the listing began, or may not be in it."""
         self._paused_until = 0.0
         self._refused = 0
         """Bytes of the block that the disk refused; 0: it works."""
@@ -119,7 +123,7 @@ class BlockStore:
     ) -> Self:
         """Open the store in the directory of caches, made if need be; CacheError if that fails.
 
-        Nothing is listed, however many blocks there are.
+        Nothing is listed, however many blocks there are: `make_room` does that.
         """
         place = path / "content" / VERSION
         try:
@@ -130,16 +134,13 @@ class BlockStore:
         except OSError as error:
             where = error.filename or place
             raise CacheError(f"{where}: not usable as a cache: {error.strerror}") from None
+        for name in _BEFORE:
+            block_file.remove(str(place.parent / name))
         return cls(place, size, buffers, config)
 
     @classmethod
     def existing(cls, path: Path, size: int) -> Self | None:
         return cls.open(path, size) if os.path.lexists(path / "content" / VERSION) else None
-
-    def close(self) -> None:
-        """Close the index. Using the store opens it again."""
-        with self._write_lock:
-            self._index.close()
 
     # --- one block -----------------------------------------------------------
 
@@ -180,10 +181,6 @@ class BlockStore:
     # --- all blocks ----------------------------------------------------------
 
     def info(self) -> StoreStats:
-        """Count the blocks: by the index, or by listing them while no mount has made one."""
-        with suppress(OSError), self._write_lock:
-            if self._index.is_complete():
-                return StoreStats(*self._index.totals())
         sizes = [file.size for file in self._files() if file.identity is not None]
         return StoreStats(len(sizes), sum(sizes))
 
@@ -200,7 +197,6 @@ class BlockStore:
             with suppress(OSError):  # a mount is writing there
                 if each.is_dir(follow_symlinks=False):
                     os.rmdir(each.path)
-        self._discard(file.identity for file in removed if file.identity is not None)
         if left:
             raise CacheError(f"{left[0]}: cannot be removed ({counted(len(left), 'file')} in all)")
         return StoreStats(len(removed), sum(file.size for file in removed))
@@ -208,7 +204,6 @@ class BlockStore:
     def verify(self) -> tuple[int, int]:
         """Read everything, and remove what is damaged; return the numbers of good and removed."""
         good = removed = 0
-        gone = []
         for file in self._files():
             if file.is_temporary:
                 continue
@@ -225,15 +220,7 @@ class BlockStore:
             if not self._remove_damaged(file.path):
                 raise CacheError(f"{file.path}: damaged, and cannot be removed")
             removed += 1
-            if file.identity is not None:
-                gone.append(file.identity)
-        self._discard(gone)
         return good, removed
-
-    def _discard(self, identities: Iterable[bytes]) -> None:
-        with suppress(OSError), self._write_lock:
-            if self._index.is_complete():
-                self._index.discard(identities)
 
     # --- reading -------------------------------------------------------------
 
@@ -253,18 +240,12 @@ class BlockStore:
     # --- writing -------------------------------------------------------------
 
     def _store(self, identity: bytes, data: bytes | memoryview, need: int) -> bool:
-        with self._write_lock:
-            if not self._admit(need):
-                return False
-            self._index.add(IndexedBlock(time.time(), need, identity))
-            self._admissible -= need
-        is_stored = False
+        self._admit(need)
         try:
-            is_stored = block_file.write(self._path(identity), identity, data)
+            return block_file.write(self._path(identity), identity, data)
         finally:
-            if not is_stored:
-                self._discard([identity])
-        return is_stored
+            with self._lock:
+                self._under_way -= need
 
     def _pause(self, error: OSError, need: int) -> None:
         self._paused_until = time.monotonic() + self._config.pause
@@ -275,132 +256,77 @@ class BlockStore:
 
     # --- eviction ------------------------------------------------------------
 
-    @contextmanager
-    def _locked(self) -> Iterator[bool]:
-        """Keep other processes from evicting meanwhile; False when one does so."""
-        path = self.root / _LOCK
-        try:
-            fd = file_permissions.open_or_create_file(path)
-        except FileNotFoundError:
-            file_permissions.make_directory(self.root)
-            fd = file_permissions.open_or_create_file(path)
-        try:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-            else:
-                yield True
-        finally:
-            os.close(fd)
+    def make_room(self) -> None:
+        """Measure the store, and evict blocks if it is too large, as after a higher bound.
 
-    def _admit(self, need: int) -> bool:
-        """Return whether so many bytes may be written; other blocks are evicted for them."""
-        if need <= self._admissible:
-            return True
-        with self._locked() as held:
-            return held and self._make_room(need)
+        Until then a sixteenth of the bound is written unmeasured.
+        """
+        if not self.size:
+            return
+        try:
+            with self._listing_lock:
+                self._evict(0)
+        except OSError as error:
+            self._pause(error, 0)
 
-    def _make_room(self, need: int) -> bool:
-        """Measure the store, and evict the least recently used blocks if it is too large.
+    def _admit(self, need: int) -> None:
+        """Take room for a block; other blocks are evicted for it. OSError when they cannot be."""
+        if self._take(need):
+            return
+        with self._listing_lock:
+            if not (self._take(need) or self._evict(need)):  # another thread may have made room
+                raise OSError(errno.ENOSPC, "there is no room, and blocks cannot be removed")
+
+    def _take(self, need: int) -> bool:
+        with self._lock:
+            fits = need <= self._room
+            if fits:
+                self._room -= need
+                self._under_way += need
+                self._unlisted += need
+        return fits
+
+    def _evict(self, need: int) -> bool:
+        """List all files, remove the blocks that were not used for longest, and take room.
 
         Other processes write as well. What they write is not known here, so little is written
-        before the next measurement.
+        before the next listing.
         """
-        if self._index.is_complete():
-            self._sweep()
-        else:
-            self._index.rebuild(self._remove_leftovers(self._files()))
-        self._index.forget_times_after(time.time() + _CLOCK_SKEW)
+        with self._lock:
+            self._unlisted = self._under_way
         room = max(need, min(self.size // 16, self._config.max_room))
-        goal = self.size - room
-        count, total = self._index.totals()
-        if total > goal:
-            for _ in range(count // _EVICTED_AT_ONCE + 1):
-                total -= self._evict(total - goal)
-                if total <= goal:
-                    break
-        self._admissible = min(self.size - total, room)
-        return need <= self._admissible
-
-    def _evict(self, excess: int) -> int:
-        """Remove some of the least recently used blocks; return how many bytes they took.
-
-        A block that was used after all others in this step stays for the next one.
-        """
-        blocks = self._index.least_recently_used(_EVICTED_AT_ONCE)
-        latest = blocks[-1].used if len(blocks) == _EVICTED_AT_ONCE else float("inf")
-        now, freed = time.time(), 0
-        candidates, gone, used_later = [], [], []
+        blocks, total = self._by_use()
         for block in blocks:
-            try:
-                used = _time_of_use(os.lstat(self._path(block.identity)), now)
-            except (FileNotFoundError, NotADirectoryError):
-                if block.used < now - _ABANDONED:  # else it may be about to be written
-                    gone.append((block.identity, block.used))
-                    freed += block.size
-                continue
-            if used > latest:
-                used_later.append((used, block.identity, block.used))
-            else:
-                candidates.append((used, block))
-        for _, block in sorted(candidates):
-            if freed >= excess:
+            if total + self._unlisted + room <= self.size:
                 break
-            if block_file.remove(self._path(block.identity)):
-                gone.append((block.identity, block.used))
-                freed += block.size
-            else:
-                used_later.append((now, block.identity, block.used))
-        self._index.update(gone, used_later)
-        return freed
+            _, size, identity = _BLOCK.unpack(block)
+            if block_file.remove(self._path(identity)):
+                total -= size
+        with self._lock:
+            self._room = min(self.size - total - self._unlisted, room)
+            return self._take(need)
 
-    def _sweep(self) -> None:
-        """Compare some directories with the index, and more while there are unknown blocks.
+    def _by_use(self) -> tuple[Iterator[bytes], int]:
+        """Return all blocks, the oldest first, and their bytes on disk; remove what nobody uses.
 
-        There are some after a power cut, and where a skymount that knows no index wrote to them.
+        Directories are sorted one by one: to sort everything would hold up other threads.
         """
-        for _ in range(0, 256, self._config.swept):
-            found = 0
-            for number in range(self._next_swept, self._next_swept + self._config.swept):
-                found += self._sweep_directory(number % 256)
-            self._next_swept = (self._next_swept + self._config.swept) % 256
-            if not found:
-                break
-
-    def _sweep_directory(self, number: int) -> int:
-        """Compare one; return how many blocks the index did not know."""
-        known = self._index.in_directory(number)
-        name, now = f"{number:02x}", time.time()
-        unknown = []
-        path = os.path.join(self.root, name)
-        for each in () if os.path.islink(path) else _scan(path):
-            identity = block_format.identity_of(name, each.name)
-            if identity is None or known.pop(identity, None) is None:
-                with suppress(FileNotFoundError):
-                    unknown.append(_listed(each, name, now))
-        if found := list(self._remove_leftovers(unknown)):
-            self._index.add_all(found)
-        old = [each for each in known.items() if each[1] < now - _ABANDONED]
-        if old:  # their files are gone, and are not about to be written
-            self._index.update(gone=old)
-        return len(found)
-
-    def _remove_leftovers(self, files: Iterable[_ListedFile]) -> Iterator[IndexedBlock]:
-        """Remove what no process uses; yield the blocks."""
-        now = time.time()
-        for file in files:
+        directories: list[list[bytes]] = [[] for _ in range(256)]
+        now, total = time.time(), 0
+        for file in self._files():
             if file.identity is not None:
-                yield IndexedBlock(file.used, file.size, file.identity)
+                total += file.size
+                block = _BLOCK.pack(max(file.used, 0.0), file.size, file.identity)
+                directories[file.identity[0]].append(block)
             elif not file.is_temporary or now - file.used > _ABANDONED:
                 block_file.remove(file.path)
+        for each in directories:
+            each.sort()
+        return heapq.merge(*directories), total
 
     def _files(self) -> Iterator[_ListedFile]:
-        """List everything, except for the lock."""
         now = time.time()
         for directory in _scan(self.root):
-            if directory.name == _LOCK:
-                continue
             inside: Iterable[os.DirEntry[str]] = [directory]
             with suppress(FileNotFoundError):
                 if directory.is_dir(follow_symlinks=False):  # what a link leads to is not ours

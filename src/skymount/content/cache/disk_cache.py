@@ -25,8 +25,6 @@ from skymount.wire.skylink import Skylink
 log = logging.getLogger(__name__)
 
 _DESCRIPTION = 0  # as the unit of a block
-_MARK = 1  # as the unit of a block: the skyfile has small blocks on disk
-
 _REMEMBERED = 1024  # skyfiles
 
 _TOUCH_BYTES, _TOUCH_SECONDS = 16 << 20, 30.0
@@ -46,9 +44,8 @@ class DiskCache:
         names = "\n".join(sorted(set(portals))).encode()
         self._portals_digest = blake2b(names, digest_size=8).hexdigest()
         self._policy = policy
-        self._has_small_blocks: LRUCache[str, bool] = LRUCache(_REMEMBERED)
         self._stored: LRUCache[Skylink, set[tuple[int, int]]] = LRUCache(_REMEMBERED)
-        """(size, index) of all units of a skyfile that had no description on disk."""
+        """(size, index) of stored units of a skyfile that had no description on disk."""
         self._next_touch: LRUCache[str, tuple[float, int]] = LRUCache(_REMEMBERED)
         """Time of the next touch of a description, and bytes of content until then."""
 
@@ -89,8 +86,6 @@ class DiskCache:
         if left <= 0 or now >= due:
             due, left = now + _TOUCH_SECONDS, _TOUCH_BYTES
             self._queue.touch(self._key_of_description(skyfile))
-            if self._has_small_blocks.get(skyfile.identity):
-                self._queue.touch(_unit_key(skyfile, _MARK, 0))
         self._next_touch[skyfile.identity] = due, left
 
     def _source_of(self, portal: str) -> str:
@@ -103,84 +98,37 @@ class DiskCache:
     ) -> list[Data | None]:
         """Return units of `size` bytes; None for each that is not there.
 
-        They are also cut from larger units on disk, or joined from smaller ones.
+        Small blocks are cut from blocks on disk.
         """
-        stored = self._stored.get(skyfile.skylink)
-        is_new = stored is not None and not self._may_be_stored(stored, skyfile, size, indexes)
+        stored, unit = self._stored.get(skyfile.skylink), skyfile.unit
+        numbers = sorted({n * size // unit for n in indexes})
+        # In a cold read, looking on disk would cost much.
+        is_new = stored is not None and not any((unit, n) in stored for n in numbers)
         if is_new or skyfile.provisional:
             return [None] * len(indexes)
         self._note_use(skyfile, size * len(indexes))
-        found = await self._of_size(skyfile, size, indexes)
-        missing = [at for at, data in enumerate(found) if data is None]
-        if not missing or not skyfile.divisible:
-            return found
-        if size < skyfile.unit:
-            others = await self._cut(skyfile, size, [indexes[at] for at in missing])
-        elif await self.has_small_blocks(skyfile):
-            others = [await self._joined_block(skyfile, indexes[at]) for at in missing]
-        else:
-            return found
-        for at, data in zip(missing, others, strict=True):
-            found[at] = data
+        blocks = dict(zip(numbers, await self._blocks(skyfile, numbers), strict=True))
+        if size == unit:
+            return [blocks[n] for n in indexes]
+        found: list[Data | None] = []
+        for n in indexes:
+            block, start = blocks[n * size // unit], n * size % unit
+            found.append(None if block is None else bytes(block[start : start + size]))
         return found
 
-    @staticmethod
-    def _may_be_stored(
-        stored: set[tuple[int, int]], skyfile: Skyfile, size: int, indexes: Sequence[int]
-    ) -> bool:
-        """Whether looking on disk can find any: in a cold read that would cost much."""
-        if size < skyfile.unit:
-            blocks = ((skyfile.unit, n * size // skyfile.unit) for n in indexes)
-            return any((size, n) in stored for n in indexes) or any(one in stored for one in blocks)
-        small = skyfile.small_block_size
-        in_small_blocks = (small, indexes[0] * size // small) in stored
-        return in_small_blocks or any((size, n) in stored for n in indexes)
-
-    async def _of_size(
-        self, skyfile: Skyfile, size: int, indexes: Sequence[int]
-    ) -> list[Data | None]:
-        found = await self._queue.read([_unit_key(skyfile, size, n) for n in indexes])
-        whole = [min(size, skyfile.size - n * size) for n in indexes]
+    async def _blocks(self, skyfile: Skyfile, indexes: Sequence[int]) -> list[Data | None]:
+        unit = skyfile.unit
+        found = await self._queue.read([_unit_key(skyfile, unit, n) for n in indexes])
+        whole = [min(unit, skyfile.size - n * unit) for n in indexes]
         return [
             data if data is not None and len(data) == length else None
             for data, length in zip(found, whole, strict=True)
         ]
 
-    async def _cut(self, skyfile: Skyfile, size: int, indexes: Sequence[int]) -> list[Data | None]:
-        numbers = sorted({n * size // skyfile.unit for n in indexes})
-        blocks = await self._of_size(skyfile, skyfile.unit, numbers)
-        at = dict(zip(numbers, blocks, strict=True))
-        found: list[Data | None] = []
-        for n in indexes:
-            block, start = at[n * size // skyfile.unit], n * size % skyfile.unit
-            found.append(None if block is None else bytes(block[start : start + size]))
-        return found
-
-    async def _joined_block(self, skyfile: Skyfile, index: int) -> Data | None:
-        start = index * skyfile.unit
-        stop = min(skyfile.size, start + skyfile.unit)
-        small = skyfile.small_block_size
-        found = await self._of_size(skyfile, small, range(start // small, -(-stop // small)))
-        present = [block for block in found if block is not None]
-        return b"".join(present) if len(present) == len(found) else None
-
-    async def has_small_blocks(self, skyfile: Skyfile) -> bool:
-        """Whether any part of a skyfile was stored in small blocks; a mark on disk says so."""
-        if skyfile.provisional:
-            return False
-        identity = skyfile.identity
-        if identity not in self._has_small_blocks:
-            found = await self._queue.read([_unit_key(skyfile, _MARK, 0)])
-            self._has_small_blocks.setdefault(identity, found[0] is not None)
-        return self._has_small_blocks.get(identity, False)
-
     def store_unit(self, skyfile: Skyfile, size: int, index: int, data: Data) -> None:
-        """Store a unit, some time. Never waits."""
-        if skyfile.provisional:
+        """Store a unit, some time. Never waits. Small blocks stay in memory only."""
+        if skyfile.provisional or size < skyfile.unit:
             return
-        if size < skyfile.unit and not self._has_small_blocks.get(skyfile.identity):
-            self._has_small_blocks[skyfile.identity] = True
-            self._queue.offer(_unit_key(skyfile, _MARK, 0), b"in pieces")
         stored = self._stored.get(skyfile.skylink)
         if stored is not None:
             stored.add((size, index))

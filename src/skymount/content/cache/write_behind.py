@@ -133,9 +133,12 @@ class WriteBehindQueue:
         The writers are long-lived threads: a hop for each block would cost more than the block.
         """
         with self._write_scope:
-            async with trio.open_nursery() as nursery:
-                for _ in range(self._config.writers):
-                    nursery.start_soon(self._run_writer)
+            async with trio.open_nursery() as listing:
+                listing.start_soon(self._make_room)
+                async with trio.open_nursery() as nursery:
+                    for _ in range(self._config.writers):
+                        nursery.start_soon(self._run_writer)
+                listing.cancel_scope.cancel()  # nobody waits for it
         if self._write_scope.cancelled_caught:
             self._is_given_up = True
             log.info("disk cache: %s not written in time", readable_size(self.queued_bytes))
@@ -146,6 +149,9 @@ class WriteBehindQueue:
         for _ in range(self._config.writers):
             self._queue.put(None)
         self._write_scope.deadline = trio.current_time() + self._config.finish_timeout
+
+    async def _make_room(self) -> None:
+        await trio.to_thread.run_sync(self._store.make_room, abandon_on_cancel=True)
 
     async def _run_writer(self) -> None:
         await trio.to_thread.run_sync(
@@ -183,14 +189,9 @@ async def open_write_behind(
 ) -> AsyncIterator[WriteBehindQueue]:
     """Run a queue; leaving the block waits a moment for queued writes."""
     queue = WriteBehindQueue(store, config or WriteBehindConfig())
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(queue.run)
-            try:
-                yield queue
-            finally:
-                queue.finish()
-    finally:
-        if not queue.queued_bytes:  # else a thread may still be writing
-            with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(store.close)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(queue.run)
+        try:
+            yield queue
+        finally:
+            queue.finish()

@@ -265,13 +265,7 @@ class ContentFile:
         # Looked up before the first wait: a small cache may evict one while another arrives.
         units = [reader.fetcher.find(key) for key in keys]
         self._fetch_ahead(stream)
-        try:
-            data = await _joined(keys, units, start, stop)
-        except PortalError:
-            found = await self._small_blocks_on_disk(start, stop)
-            if found is None:
-                raise
-            return found
+        data = await _joined(keys, units, start, stop)
         self._consume(stream, start, stop)
         return data
 
@@ -286,19 +280,6 @@ class ContentFile:
                 if unit is not None and unit.needs_portal:
                     return True
         return False
-
-    async def _small_blocks_on_disk(self, start: int, stop: int) -> Data | None:
-        """Return bytes from small blocks on disk, for when the whole block cannot be had."""
-        disk, skyfile = self._reader.disk, self._state.skyfile
-        if disk is None or not skyfile.divisible or not await disk.has_small_blocks(skyfile):
-            return None
-        size = skyfile.small_block_size
-        first = start // size
-        found = await disk.load_units(skyfile, size, range(first, -(-stop // size)))
-        present = [block for block in found if block is not None]
-        if len(present) < len(found):
-            return None
-        return b"".join(present)[start - first * size : stop - first * size]
 
     def _demand(self, stream: Stream, start: int, stop: int) -> list[UnitKey]:
         """Start fetching what is missing of a read; return the units that it consists of."""
@@ -325,14 +306,19 @@ class ContentFile:
         return state.keys(group[0] * state.unit, min(group[1] * state.unit, state.skyfile.size))
 
     def _smallest(self, start: int, stop: int) -> list[UnitKey]:
-        """Return the units of a range: small blocks, or blocks that are in memory or in flight."""
+        """Return the units of a range: blocks that it covers, or that are in memory or in flight,
+        or no larger than small ones; else small blocks.
+        """
         state, fetcher = self._state, self._reader.fetcher
+        small = state.skyfile.small_block_size
         found: list[UnitKey] = []
         while start < stop:
             size = state.unit
             key = (state.identity, size, start // size)
-            if not fetcher.has(key):
-                size = state.skyfile.small_block_size
+            end = min((start // size + 1) * size, state.skyfile.size)
+            is_covered = start % size == 0 and end <= stop
+            if not (is_covered or end - start // size * size <= small or fetcher.has(key)):
+                size = small
                 key = (state.identity, size, start // size)
             found.append(key)
             start = (start // size + 1) * size

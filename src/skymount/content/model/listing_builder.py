@@ -20,7 +20,7 @@ from skymount.content.model.listing import (
     encode,
     pack,
 )
-from skymount.content.worker.worker_main import METADATA_MEMORY, run
+from skymount.content.worker.worker_main import run
 from skymount.errors import MalformedError
 from skymount.wire.metadata import (
     INTEGER_LIMIT,
@@ -298,7 +298,7 @@ def main() -> int:
     """Read metadata from stdin, write its listing to stdout; arguments are those of `tabulate`."""
     size, default_size = (int(text) if text else None for text in sys.argv[1:3])
     work = partial(_packed, size=size, default_size=default_size, rows_limit=ROWS_LIMIT)
-    return run(work, "reading the metadata", METADATA_MEMORY)
+    return run(work, "reading the metadata")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from skymount.content.worker.worker_main import METADATA_MEMORY, run
+from skymount.content.worker.worker_main import run
 from skymount.errors import BadContentError, MalformedError
 from skymount.wire.http.multipart import PartHeader
 from skymount.wire.metadata import Metadata, Subfile, check_path, encode_metadata, parse_metadata
@@ -156,7 +156,7 @@ def main() -> int:
     def work(read: Callable[[], bytes | memoryview]) -> Iterable[bytes]:
         return plan_upload(bytes(read()), size, boundary)
 
-    return run(work, "planning the upload", METADATA_MEMORY)
+    return run(work, "planning the upload")
 
 
 if __name__ == "__main__":

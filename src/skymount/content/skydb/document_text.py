@@ -1,22 +1,18 @@
-"""The text in which a mount shows a SkyDB document, made from what is uploaded, and the reverse.
-
-Pure, except that `main` is the program of a worker process.
-"""
+"""The text in which a mount shows a SkyDB document, made from what is uploaded, and the reverse."""
 
 import json
-import struct
-import sys
-from collections.abc import Callable
 
 import msgspec
 
-from skymount.content.worker.worker_main import DOCUMENT_MEMORY, run
-from skymount.errors import BadContentError, MalformedError
-from skymount.wire.skydb_document import DOCUMENT_LIMIT, decode_document, encode_document
+from skymount.errors import MalformedError
+from skymount.wire.skydb_document import decode_document, encode_document
+from skymount.wire.skylink import SECTOR_SIZE
 from skymount.wording import readable_size
 
-READING, WRITING = "read", "write"
-"""Arguments of the worker program."""
+TEXT_LIMIT = SECTOR_SIZE - 4096
+"""Bytes of a document, as it is shown and as it is stored: with its metadata it is one base sector,
+which a portal can prove.
+"""
 
 _INDENTED_LIMIT = 1 << 20
 _INDENTED_FACTOR = 16
@@ -24,10 +20,8 @@ _INDENTED_FACTOR = 16
 it is little else than indentation, and is shown on one line.
 """
 
-_LENGTH = struct.Struct("<Q")
 
-
-def as_text(body: bytes, limit: int = DOCUMENT_LIMIT) -> bytes:
+def as_text(body: bytes, limit: int = TEXT_LIMIT) -> bytes:
     """Return the text of a document from its upload; MalformedError if it has none of at most
     `limit` bytes.
     """
@@ -79,32 +73,13 @@ def as_upload(text: bytes | bytearray) -> bytes:
         raise MalformedError(f"not JSON: {error}") from None
     if not isinstance(document, dict | list):
         raise MalformedError("a document must be an object or an array")
-    return encode_document(document)
+    encoded = encode_document(document)
+    if len(encoded) > TEXT_LIMIT:
+        raise MalformedError(f"too long to be stored: more than {readable_size(TEXT_LIMIT)}")
+    return encoded
 
 
-def written(text: bytes | bytearray) -> bytes:
-    """Return the upload for a text and the text that it is shown as, for `split`."""
+def written(text: bytes | bytearray) -> tuple[bytes, bytes]:
+    """Return the upload for a text, and the text that it is shown as."""
     body = as_upload(text)
-    return b"".join((_LENGTH.pack(len(body)), body, as_text(body)))
-
-
-def split(get: Callable[[int, int], bytes], size: int) -> tuple[bytes, bytes]:
-    """Return upload and text from the `size` bytes that `written` returned.
-
-    `get` returns them by offset and number. BadContentError when they are truncated.
-    """
-    start = _LENGTH.size
-    stop = start + (_LENGTH.unpack(get(0, start))[0] if size >= start else 0)
-    if not start < stop <= size:
-        raise BadContentError("what was written of the document is cut off")
-    return get(start, stop - start), get(stop, size - stop)
-
-
-def main() -> int:
-    """Do what the argument says with stdin; write the result to stdout."""
-    work = as_text if sys.argv[1] == READING else written
-    return run(lambda read: [work(bytes(read()))], "reading the document", DOCUMENT_MEMORY)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return body, as_text(body)

@@ -1,12 +1,11 @@
 """SkyDB documents as text to read and write, verified like all content."""
 
 import math
-from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
-from weakref import WeakValueDictionary
 
 import trio
 from cachetools import LRUCache
@@ -14,14 +13,7 @@ from cachetools import LRUCache
 from skymount.concurrency import in_thread, in_turns
 from skymount.content.fetch.reader import ContentReader
 from skymount.content.model.skyfile import Skyfile, Verified, VerifyPolicy
-from skymount.content.skydb.document_text import READING, WRITING, as_text, split, written
-from skymount.content.worker.shared_memory import (
-    LongText,
-    MemoryFile,
-    open_memory_file,
-    text_of,
-)
-from skymount.content.worker.worker_process import run_worker
+from skymount.content.skydb.document_text import TEXT_LIMIT, as_text, written
 from skymount.errors import (
     BadContentError,
     InvalidDocumentError,
@@ -42,19 +34,13 @@ from skymount.portal.uploads.everywhere import upload_to_all
 from skymount.portal.write_policy import WritePolicy
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import linked_skylink
-from skymount.wire.skydb_document import DOCUMENT_LIMIT, document_name
+from skymount.wire.skydb_document import document_name
 from skymount.wire.skylink import Skylink
 from skymount.wording import readable_size
 
 _LOOKUP_LIMIT = 256  # unknown entries that a listing looks up
 _LOOKUP_TIME = 2.0  # seconds that this may take
-_WORKER = "skymount.content.skydb.document_text"
-_READ_SIZE = 1 << 20  # bytes of a document read at a time
-
-_SMALL = 128 << 10
-"""Bytes of a document that are parsed in a thread. json holds the GIL for 2 ms then. Larger ones go
-to a worker process, whose start takes 0.1 s.
-"""
+_FETCHED_AHEAD = 128 << 10  # bytes of a document that is fetched before it is read
 
 _PATIENCE = 2.0
 """Seconds after which a portal that takes nothing is left, once enough others have a document."""
@@ -62,15 +48,13 @@ _PATIENCE = 2.0
 _NO_DOCUMENTS = 1000  # skylinks of which it is remembered that they lead to none
 _TEXT_OVERHEAD = 512  # bytes that a cached text takes besides its characters
 
-Text = bytes | LongText
-
 
 @dataclass(frozen=True, slots=True)
 class Document:
     """A document as it was read."""
 
     entry: EntryState
-    data: Text | None
+    data: bytes | None
     """JSON over several lines, ending with a line feed; None when there is no document."""
     verified: Verified = Verified.NO
     is_own: bool = False
@@ -92,7 +76,7 @@ class Document:
 
 
 class _Text(NamedTuple):
-    data: Text
+    data: bytes
     verified: Verified = Verified.NO
     is_own: bool = False
     """Whether it was written by this mount and not read back: the skylink is the portal's word."""
@@ -101,7 +85,7 @@ class _Text(NamedTuple):
 class Documents:
     """The documents of all registry keys."""
 
-    limit = DOCUMENT_LIMIT
+    limit = TEXT_LIMIT
 
     def __init__(
         self,
@@ -122,12 +106,10 @@ class Documents:
         self._policy = policy
         self._writes = writes
         self._texts: LRUCache[Skylink, _Text] = LRUCache(cache, getsizeof=_size)
-        self._in_use: WeakValueDictionary[tuple[Skylink, Verified], LongText]
-        self._in_use = WeakValueDictionary()
         self._no_documents: LRUCache[Skylink, str] = LRUCache(_NO_DOCUMENTS)
         """Why proved content is no document."""
         self._ahead: dict[Skylink, trio.Event] = {}  # set at its end
-        self._worker_slot = trio.CapacityLimiter(1)  # a worker may take a gigabyte
+        self._parsing = trio.CapacityLimiter(1)  # a parsed document may take 200 MiB
 
     async def public_keys(self) -> list[bytes]:
         return await self._entries.public_keys()
@@ -158,7 +140,7 @@ class Documents:
         skylink = _skylink_in(state)
         if skylink is None:
             return Document(state, None)
-        text = self._known(skylink)
+        text = self._texts.get(skylink)
         return None if text is None else Document(state, *text)
 
     def recall_entry(self, ref: EntryId) -> Document | None:
@@ -198,26 +180,17 @@ class Documents:
         if self._read_back(skylink) is None:
             ended = self._ahead[skylink] = trio.Event()
             try:
-                await self._fetch(skylink, ref, _SMALL)
+                await self._fetch(skylink, ref, _FETCHED_AHEAD)
             finally:
                 del self._ahead[skylink]
                 ended.set()
 
     def _read_back(self, skylink: Skylink) -> _Text | None:
         """Return a text that is known, unless it was only written here."""
-        text = self._known(skylink)
+        text = self._texts.get(skylink)
         return None if text is None or text.is_own else text
 
-    def _known(self, skylink: Skylink) -> _Text | None:
-        """Return a text that is cached or that somebody has open."""
-        if (text := self._texts.get(skylink)) is not None:
-            return text
-        for verified in Verified:
-            if (data := self._in_use.get((skylink, verified))) is not None:
-                return _Text(data, verified)
-        return None
-
-    async def _fetch(self, skylink: Skylink, ref: EntryId, limit: int = DOCUMENT_LIMIT) -> _Text:
+    async def _fetch(self, skylink: Skylink, ref: EntryId, limit: int = TEXT_LIMIT) -> _Text:
         if (reason := self._no_documents.get(skylink)) is not None:
             raise _no_document(ref, skylink, reason)
         skyfile = None
@@ -238,33 +211,17 @@ class Documents:
             self._keep(skylink, text)
         return text
 
-    async def _text(self, skyfile: Skyfile) -> Text:
-        if skyfile.size <= _SMALL:
-            body = await self._reader.read(skyfile, 0, skyfile.size) if skyfile.size else b""
+    async def _text(self, skyfile: Skyfile) -> bytes:
+        body = await self._reader.read(skyfile, 0, skyfile.size) if skyfile.size else b""
+        async with self._parsing:
             return await in_thread(partial(as_text, bytes(body)))
-        async with open_memory_file() as file:
-            for at in range(0, skyfile.size, _READ_SIZE):
-                size = min(_READ_SIZE, skyfile.size - at)
-                piece = await self._reader.read(skyfile, at, size)
-                await in_thread(partial(file.put, piece, at))
-            async with self._worker(file, READING) as found:
-                return await in_thread(partial(text_of, found))
-
-    @asynccontextmanager
-    async def _worker(self, given: MemoryFile, work: str) -> AsyncIterator[MemoryFile]:
-        async with open_memory_file() as output:
-            async with self._worker_slot:
-                await run_worker(_WORKER, "the document", given, output, work)
-            yield output
 
     def _keep(self, skylink: Skylink, text: _Text) -> None:
-        if isinstance(text.data, LongText) and not text.is_own:
-            self._in_use[skylink, text.verified] = text.data
         if _size(text) <= self._texts.maxsize:
             self._texts[skylink] = text
 
     async def write(
-        self, ref: EntryId, pair: SigningKeyPair, data: Text | bytearray, base: Document | None
+        self, ref: EntryId, pair: SigningKeyPair, data: bytes | bytearray, base: Document | None
     ) -> Document:
         """Upload a document, then point its entry at it; as `VerifiedRegistry.write`.
 
@@ -274,7 +231,8 @@ class Documents:
         if base is not None:
             self.check(ref, base)
         try:
-            body, text = await self._written(data)
+            async with self._parsing:
+                body, text = await in_thread(partial(written, data))
         except MalformedError as error:
             raise InvalidDocumentError(str(error)) from None
         hashed = ref.data_key is None
@@ -320,18 +278,6 @@ class Documents:
                 f"the document of {ref} could not be checked against its skylink: no change of a "
                 "part of it is signed; write it as a whole"
             )
-
-    async def _written(self, data: Text | bytearray) -> tuple[bytes, Text]:
-        if len(data) <= _SMALL:
-            both = await in_thread(partial(written, bytes(data)))
-            return split(lambda start, size: both[start : start + size], len(both))
-        async with open_memory_file() as file:
-            await in_thread(partial(file.put, data))
-            async with self._worker(file, WRITING) as found:
-                body, text = await in_thread(partial(split, found.get, len(found)))
-        async with open_memory_file() as file:
-            await in_thread(partial(file.put, text))
-            return body, await in_thread(partial(text_of, file))
 
     async def delete(self, ref: EntryId, pair: SigningKeyPair) -> EntryState:
         return await self._entries.delete(ref, pair)

@@ -15,8 +15,6 @@ from skymount.concurrency import in_thread
 from skymount.errors import UnavailableError
 from skymount.storage.atomic_file import write_all_at
 
-_COMPARE_CHUNK = 1 << 20  # bytes compared at a time
-
 _WINDOW = 1 << 20  # bytes of a file mapped at a time
 
 _SMALL = 1 << 20  # bytes that are copied faster than a file is made
@@ -101,43 +99,6 @@ class FileReceiver:
     def finish(self) -> None:
         self._window = memoryview(b"")
         self._file.truncate(self.size)
-
-
-class LongText(mmap.mmap):
-    """A long text in a memory file, compared and sliced like bytes. Slices are copies; then the
-    pages are unloaded, so that they do not count as the mount's memory.
-    """
-
-    def __getitem__(self, part: slice) -> bytes:  # type: ignore[override]
-        found = super().__getitem__(part)
-        self.madvise(mmap.MADV_DONTNEED)
-        return found
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        if not isinstance(other, bytes | bytearray | LongText):
-            return NotImplemented
-        return len(other) == len(self) and self.startswith(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def startswith(self, start: "bytes | bytearray | LongText") -> bool:
-        """As `bytes.startswith`."""
-        chunks = (slice(at, at + _COMPARE_CHUNK) for at in range(0, len(start), _COMPARE_CHUNK))
-        return len(start) <= len(self) and all(
-            self[chunk][: len(start) - chunk.start] == start[chunk] for chunk in chunks
-        )
-
-
-def text_of(file: MemoryFile) -> bytes | LongText:
-    """Return the content of a file, which may then be closed; for a thread."""
-    length = len(file)
-    if not is_large(length):
-        return file.get(0, length)
-    with suppress(OSError):
-        return LongText(file.descriptor, length, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
-    return file.get(0, length)
 
 
 @asynccontextmanager

@@ -16,25 +16,20 @@ Buffer: TypeAlias = "bytes | bytearray | array[int]"
 MALFORMED = 65
 """Exit status for malformed input (EX_DATAERR); stderr has the reason in one line."""
 
-METADATA_MEMORY = 1 << 30
+_MEMORY = 1 << 30
 """Bytes of address space; the largest metadata (256 MiB, two million records) need 90 %."""
-
-DOCUMENT_MEMORY = 4 << 30
-"""Bytes of address space for a document."""
 
 _CPU_SECONDS = 60
 """The largest metadata takes ten."""
 
 
-def run(
-    work: Callable[[Callable[[], bytes | memoryview]], Iterable[Buffer]], what: str, memory: int
-) -> int:
+def run(work: Callable[[Callable[[], bytes | memoryview]], Iterable[Buffer]], what: str) -> int:
     """Run `work`, write its result to stdout, and return the exit status.
 
     `work` gets a function that returns the content of stdin (a file), from its offset on.
-    `what` describes the work in the error for exceeding `memory` bytes.
+    `what` describes the work in the error for exceeding the limit of memory.
     """
-    _limit_resources(memory)
+    _limit_resources()
     try:
         for part in work(_stdin_content):
             sys.stdout.buffer.write(part)
@@ -42,7 +37,7 @@ def run(
         sys.stderr.write(f"{error}\n")
         return MALFORMED
     except MemoryError:
-        sys.stderr.write(f"{what} takes more than {memory >> 20} MiB of memory\n")
+        sys.stderr.write(f"{what} takes more than {_MEMORY >> 20} MiB of memory\n")
         return MALFORMED
     return 0
 
@@ -59,13 +54,13 @@ def _stdin_content() -> bytes | memoryview:
     ]
 
 
-def _limit_resources(memory: int) -> None:
+def _limit_resources() -> None:
     """Limit memory and processor time, and be the first choice of the OOM killer."""
     import resource  # not at the top: the mount imports this module too and does not need it
 
     process_hardening.harden_service()
     for kind, limit in (
-        (resource.RLIMIT_AS, memory),
+        (resource.RLIMIT_AS, _MEMORY),
         (resource.RLIMIT_CPU, _CPU_SECONDS),
     ):
         hard = resource.getrlimit(kind)[1]

@@ -4,7 +4,6 @@ import math
 import time
 from typing import Protocol, TypeVar
 
-from skymount.content.worker.shared_memory import LongText
 from skymount.fs.registry.write_buffer import FileData
 from skymount.portal.ledger.revision_marks import EntryId
 from skymount.wire.key_pair import SigningKeyPair
@@ -14,7 +13,7 @@ class KeyFileState(Protocol):
     """A file at some time: a `State` of the registry, or a `Document`."""
 
     @property
-    def data(self) -> bytes | LongText | None: ...  # none when there is no such file
+    def data(self) -> bytes | None: ...  # none when there is no such file
     @property
     def revision(self) -> int: ...
     @property

@@ -4,10 +4,9 @@ import errno
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from skymount.content.worker.shared_memory import LongText
 from skymount.fs.subtree import refuse
 
-FileData = bytes | bytearray | LongText
+FileData = bytes | bytearray
 
 B = TypeVar("B")
 

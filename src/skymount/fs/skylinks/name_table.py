@@ -65,8 +65,7 @@ class NameTable:
 
     def _add(self, name: str, goal: ResolvableName) -> MountedName:
         mounted = MountedName(name, goal)
-        target = None if mounted.moves else goal
-        assert not isinstance(target, str)
+        target = goal if isinstance(goal, Skylink) and not mounted.moves else None
         number = self._first_number(mounted, target)
         parked = self._parked.get(number)
         if parked is not None and parked.name == name:

@@ -221,7 +221,7 @@ async def head(http: HttpClient, skylink: Skylink, call: PortalOptions) -> Conte
     headers = answer.headers
     with http.parsing(request, call, answer.status):
         told = headers.get(call.dialect.skylink_header, "")
-        found = Skylink.parse(told) if told else None
+        found = Skylink(told) if told else None
     return ContentHead(
         found,
         headers.raw(call.dialect.metadata_header),

@@ -94,7 +94,7 @@ def _link_of(
 ) -> str:
     """Return the link of the content: the requested one if it is proved, else the portal's."""
     told = "" if proof else headers.get(call.dialect.skylink_header, "")
-    return call.dialect.link(Skylink.parse(told) if told else asked)
+    return call.dialect.link(Skylink(told) if told else asked)
 
 
 async def get_metadata(

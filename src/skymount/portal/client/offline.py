@@ -88,4 +88,4 @@ def _from_subdomain(link: str) -> tuple[Skylink, str]:
         raise MalformedError("not a URL") from None
     if len(label) != BASE32_LENGTH:
         raise MalformedError("its host does not begin with a skylink")
-    return Skylink.parse(label), parts.path.removesuffix("/")
+    return Skylink(label), parts.path.removesuffix("/")

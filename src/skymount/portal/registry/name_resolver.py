@@ -36,7 +36,10 @@ from skymount.wire.skylink import Skylink
 
 log = logging.getLogger(__name__)
 
-ResolvableName = Skylink | str  # a v2 skylink, or a domain in the form of `wire.hns.parse_domain`
+ResolvableName = Skylink | str
+"""A v2 skylink, or a domain in the form of `wire.hns.parse_domain`. They are never the same text: a
+v2 skylink begins with ``AQ``, and a domain has no capitals.
+"""
 ResolutionPath = dict[Skylink, Skylink | None]  # entries on the path, and where each one led
 _CACHED_NAMES = 4096  # names, and keys; the least recently used go first
 

@@ -161,7 +161,7 @@ class _Import:
         part = _PART.fullmatch(member.name)
         if part is not None:
             try:
-                skylink = Skylink.parse(part[1])
+                skylink = Skylink(part[1])
             except MalformedError as error:
                 self._done.refuse(str(error))
             else:
@@ -212,7 +212,7 @@ class _Import:
     async def _take_pins(self, lines: bytes) -> None:
         for pin in msgspec.json.Decoder(archive_format.PinLine).decode_lines(lines):
             try:
-                skylink, reason = Skylink.parse(pin.skylink), check_reason(pin.reason)
+                skylink, reason = Skylink(pin.skylink), check_reason(pin.reason)
                 pinned = min(max(pin.pinned, 0.0), time.time())
                 if await self._storage.retention.pin(skylink, reason, pinned):
                     self._done.pins += 1

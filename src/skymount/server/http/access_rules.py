@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from skymount.errors import ConfigError, MalformedError
 from skymount.server.config import PortalConfig
 from skymount.server.http import caching, responses
+from skymount.server.http.access_log import OWNER, note
 from skymount.server.http.basic_auth import parse_credentials
 from skymount.server.http.cors import PageOrigin, page_origin, parse_origin
 from skymount.server.http.host_header import RequestHost, is_address, parse_name
@@ -25,6 +26,7 @@ from skymount.server.http.requester import (
     HEALTH,
     HOST,
     IS_ISOLATED,
+    METRICS,
     PORTAL_URL,
     REQUESTER,
     Requester,
@@ -52,10 +54,10 @@ ErrorHandler = Callable[[Request, HttpError], Awaitable[Response]]
 
 
 def needs_password(method: str, path: str) -> bool:
-    """Whether a request needs the API password: writes and uses of skykeys do (docs/wire.md 9)."""
+    """Whether a request needs the API password: writes, skykeys (docs/wire.md 9), and metrics."""
     first, below = _first_segment(path)
     if first not in _PREFIXES:
-        return False
+        return path == METRICS
     return method not in _READ_METHODS or _first_segment(below)[0] in _SKYKEY_ENDPOINTS
 
 
@@ -64,7 +66,7 @@ def needs_agent(path: str) -> bool:
     first, below = _first_segment(path)
     if first in _PREFIXES:
         return not below.startswith("/skylink")
-    if path in ("/", HEALTH) or path.startswith(ASSETS):
+    if path in ("/", HEALTH, METRICS) or path.startswith(ASSETS):
         return False
     return first not in _DOWNLOADS and len(first) not in (BASE32_LENGTH, BASE64_LENGTH)
 
@@ -127,13 +129,10 @@ class AccessRules:
             scheme = self.public_url.partition("://")[0]
         return f"{scheme}://{host.authority}"
 
-    def host(self, named: str | None, reached: str, path: str) -> RequestHost:
-        """Parse a Host header; HttpError 400, or 421 against DNS rebinding.
-
-        Without one, which HTTP/1.0 allows and no browser does, it is the address `reached`.
-        """
+    def host(self, text: str, path: str) -> RequestHost:
+        """Parse a Host header; HttpError 400, or 421 against DNS rebinding."""
         with refuse_malformed(400):
-            host = RequestHost.parse(reached if named is None else named, self.names)
+            host = RequestHost.parse(text, self.names)
         if self.any_name or host.name in self.names or is_loopback(host.name):
             return host
         if path == HEALTH and not host.content:  # balancers ask by any name
@@ -149,17 +148,19 @@ class AccessRules:
         headers: Mapping[str, str],
         page: PageOrigin | None,
         address: str,
-    ) -> None:
-        """HttpError 400, 401, 403 or 429 for a request of a client that is not allowed."""
+    ) -> str:
+        """Return who has given the password, empty if nobody has or it does not matter; HttpError
+        400, 401, 403 or 429 for a request of a client that is not allowed.
+        """
         if self.require_agent and needs_agent(path):
             agent = headers.get("user-agent", "")
             if not any(token in agent for token in _AGENT_TOKENS):
                 raise HttpError(400, _WRONG_AGENT)
-        if not _needs_trust(method, path) or is_page_path(path):
-            return
+        if not _needs_trust(method, path) or (is_page_path(path) and path != METRICS):
+            return ""
         user, password = parse_credentials(headers.get("authorization", ""))
         if await self.passwords.check(address, password, user):
-            return
+            return user.decode("latin-1") or OWNER
         if page is not None and not page.is_allowed:
             raise HttpError(
                 403,
@@ -168,6 +169,9 @@ class AccessRules:
             )
         if self.passwords.is_set and needs_password(method, path):
             raise HttpError(401, "API authentication failed.", _challenge(headers))
+        if path == METRICS and not is_loopback(address):
+            raise HttpError(403, "without a password this is for loopback addresses only")
+        return ""
 
 
 def _check_service_worker(host: RequestHost, headers: Mapping[str, str]) -> None:
@@ -200,6 +204,7 @@ class AccessMiddleware:
         headers = Headers(scope=scope)
         added: responses.HeaderList = []
         client = self._rules.proxies.client(scope["client"][0], scope["scheme"], headers)
+        note(scope, address=client.address)
         scope = {
             **scope,
             "client": (client.address, 0),
@@ -217,8 +222,10 @@ class AccessMiddleware:
                 message = {**message, "headers": caching.complete(status, raw, names)}
             await send(message)
 
+        # HTTP/1.0 needs no Host header. Browsers, which could be deceived, always send one.
         try:
-            host = self._rules.host(headers.get("host"), scope["server"][0], scope["path"])
+            reached = scope["server"][0] if scope["http_version"] == "1.0" else ""
+            host = self._rules.host(headers.get("host", reached), scope["path"])
             own_origin = self._rules.own_origin(client.scheme, host)
             scope[PORTAL_URL] = self._rules.public_url or own_origin
             added += _portal_address(scope[PORTAL_URL])
@@ -226,6 +233,7 @@ class AccessMiddleware:
             page = page_origin(headers, own_origin, self._rules.origins)
             is_isolated = own_origin not in self._rules.origins
             scope = {**_select_content(scope, host), HOST: host, IS_ISOLATED: is_isolated}
+            note(scope, path=scope["path"])
             method, path = _intended_method(scope, headers), scope["path"]
             if is_page_path(path) or page is None or "origin" not in headers:
                 cors: responses.HeaderList = []
@@ -233,7 +241,8 @@ class AccessMiddleware:
                 cors = page.cors(reading=not _needs_trust(method, path))
             added += cors
             if scope["method"] != "OPTIONS":
-                await self._rules.check(method, path, headers, page, client.address)
+                user = await self._rules.check(method, path, headers, page, client.address)
+                note(scope, user=user)
             elif page is not None:
                 if not cors:
                     raise HttpError(403, "web pages of this origin may not do this")

@@ -4,7 +4,9 @@
 application decides.
 """
 
+import socket
 import time
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from email.utils import formatdate
 from functools import lru_cache
@@ -13,6 +15,8 @@ import h11
 import trio
 from starlette.types import ASGIApp, Message, Scope
 
+from skymount.server.config import UNIX
+from skymount.server.http.access_log import VISIT, Observer, Visit
 from skymount.server.http.framing import StrictConnection
 
 _HEADERS_LIMIT = 64 << 10  # bytes of a request line and its headers
@@ -26,6 +30,7 @@ _BODILESS = frozenset({204, 304})
 _BODY_HEADERS = {b"content-length", b"transfer-encoding"}
 _GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
 _CLOSE = (b"connection", b"close")
+_SKYLINK = b"skynet-skylink"
 
 
 @lru_cache(maxsize=1)
@@ -33,8 +38,15 @@ def _date(second: int) -> tuple[bytes, bytes]:
     return b"date", formatdate(second, usegmt=True).encode()
 
 
+def _skylink_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """Return the skylink that the headers of an answer name, if they do."""
+    return next((value.decode() for name, value in headers if name == _SKYLINK), "")
+
+
 def _peer_of(stream: trio.SocketStream) -> str:
-    """Return the IP address of the other end; empty if it has gone, or has none."""
+    """Return the IP address of the other end, or `UNIX`; empty if it has gone."""
+    if stream.socket.family == socket.AF_UNIX:
+        return UNIX
     try:
         name = stream.socket.getpeername()
     except OSError:
@@ -54,7 +66,14 @@ def _reached(stream: trio.SocketStream) -> str:
 class Connection:
     """Serves one client. Call `serve` once, and `stop` when the portal ends."""
 
-    def __init__(self, stream: trio.SocketStream, app: ASGIApp, idle_timeout: float) -> None:
+    def __init__(
+        self,
+        stream: trio.SocketStream,
+        app: ASGIApp,
+        idle_timeout: float,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        """`observers` are told of each request when it was answered."""
         self.stream = stream
         self.http = StrictConnection(_HEADERS_LIMIT)
         self.peer = _peer_of(stream)
@@ -62,6 +81,7 @@ class Connection:
         self.is_stopping = False
         self._app = app
         self._idle_timeout = idle_timeout
+        self._observers = observers
         self._idle: trio.CancelScope | None = None  # while no byte of a request is here
 
     def stop(self) -> None:
@@ -90,7 +110,8 @@ class Connection:
                 try:
                     event = http.next_event()
                 except h11.RemoteProtocolError as error:
-                    await self.refuse(error)
+                    if await self.refuse(error):
+                        self._tell(Visit(self.peer, status=error.error_status_hint))
                     return None
                 if isinstance(event, h11.Request):
                     return event
@@ -106,7 +127,12 @@ class Connection:
     async def _answer(self, request: h11.Request) -> bool:
         """Have the application answer; return whether another request may follow."""
         exchange = _Exchange(self, request)
-        await self._app(exchange.scope, exchange.receive, exchange.send)
+        began = time.monotonic()
+        try:
+            await self._app(exchange.scope, exchange.receive, exchange.send)
+        finally:
+            exchange.visit.seconds = time.monotonic() - began
+            self._tell(exchange.visit)
         http = self.http
         if http.our_state not in (h11.DONE, h11.MUST_CLOSE):
             return False  # the client sees that the response is not complete
@@ -115,6 +141,10 @@ class Connection:
             http.start_next_cycle()
             return True
         return False
+
+    def _tell(self, visit: Visit) -> None:
+        for observe in self._observers:
+            observe(visit)
 
     async def _drain(self) -> None:
         """Read the rest of a body: closing with unread bytes can cost the client the response."""
@@ -133,11 +163,13 @@ class Connection:
                     if pieces % _PIECES_AT_ONCE == 0:
                         await trio.lowlevel.checkpoint()
 
-    async def refuse(self, error: h11.RemoteProtocolError) -> None:
-        """Answer what is no proper request, without a body, and read on for a while."""
+    async def refuse(self, error: h11.RemoteProtocolError) -> bool:
+        """Answer what is no proper request, without a body, and read on for a while. Return whether
+        an answer was still to be given.
+        """
         http, stream = self.http, self.stream
         if http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            return
+            return False
         headers = [(b"content-length", b"0"), _CLOSE, _date(int(time.time()))]
         response = h11.Response(status_code=error.error_status_hint, headers=headers)
         with suppress(*_GONE), trio.move_on_after(_DRAIN_TIME):
@@ -146,6 +178,7 @@ class Connection:
             size = 0
             while size < _DRAIN_LIMIT and (data := await stream.receive_some(_RECEIVE_SIZE)):
                 size += len(data)
+        return True
 
 
 class _Exchange:
@@ -160,7 +193,16 @@ class _Exchange:
         self._is_bodiless = request.method == b"HEAD"
         path, _, query = request.target.partition(b"?")
         headers = list(request.headers)
+        self.visit = Visit(
+            connection.peer,
+            request.method.decode(),
+            request.target.decode("latin-1"),
+            request.http_version.decode(),
+            headers,
+            path.decode("latin-1"),
+        )
         self.scope: Scope = {
+            VISIT: self.visit,
             "type": "http",
             "http_version": request.http_version.decode(),
             "method": request.method.decode(),
@@ -192,7 +234,8 @@ class _Exchange:
             try:
                 event = http.next_event()
             except h11.RemoteProtocolError as error:
-                await self._connection.refuse(error)
+                if await self._connection.refuse(error):
+                    self.visit.status = error.error_status_hint
                 return {"type": "http.disconnect"}
             if isinstance(event, h11.Data):
                 self._pieces += 1
@@ -245,10 +288,13 @@ class _Exchange:
         for piece in pieces:
             if piece:
                 await self._stream.send_all(piece)
+        self.visit.size += len(body)
 
     def _head(self, start: Message) -> bytes:
         status = start["status"]
         self._is_bodiless = self._is_bodiless or status in _BODILESS
+        self.visit.status = status
+        self.visit.skylink = _skylink_of(start["headers"]) or self.visit.skylink
         headers = [*start["headers"], _date(int(time.time()))]
         if self._connection.is_stopping or self._http.they_are_waiting_for_100_continue:
             headers.append(_CLOSE)

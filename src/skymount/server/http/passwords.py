@@ -8,6 +8,7 @@ import ipaddress
 import logging
 import math
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import trio
@@ -43,7 +44,7 @@ class Passwords:
 
     def __init__(self, password: bytes) -> None:
         self.is_set = bool(password)
-        self.refused = 0
+        self.on_wrong: Callable[[], None] = lambda: None
         self._key = secrets.token_bytes(32)
         self._password = self._digest(password)
         timer = trio.current_time
@@ -89,8 +90,8 @@ class Passwords:
         failures = self._failures.get(site) or _Failures()
         failures.count += 1
         self._failures[site] = failures  # for longer
-        self.refused += 1
-        _log.warning("a wrong password from %s", address or "a Unix socket")
+        self.on_wrong()
+        _log.warning("a wrong password from %s", address or "an address unknown")
         return False
 
     def _digest(self, data: bytes) -> bytes:

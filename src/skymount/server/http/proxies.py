@@ -11,6 +11,7 @@ from typing import Self
 from starlette.datastructures import Headers
 
 from skymount.errors import MalformedError
+from skymount.server.config import UNIX
 
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -31,20 +32,24 @@ class TrustedProxies:
     """The proxies whose forwarded headers count."""
 
     networks: tuple[_Network, ...] = ()
+    at_unix_socket: bool = False
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> Self:
-        """Read addresses and networks such as ``10.0.0.0/8``; MalformedError."""
-        found = []
+        """Read addresses and networks such as ``10.0.0.0/8``, and ``unix``; MalformedError."""
+        found, at_unix_socket = [], False
         for text in texts:
+            if text == UNIX.removesuffix(":"):
+                at_unix_socket = True
+                continue
             try:
                 found.append(ipaddress.ip_network(text.strip().strip("[]")))
             except ValueError:
                 raise MalformedError(
-                    f"not the address or network of a proxy, like 10.0.0.2 or 10.0.0.0/8: "
-                    f"{text[:80]!r}"
+                    f"not the address or network of a proxy, like 10.0.0.2 or 10.0.0.0/8, "
+                    f"nor unix: {text[:80]!r}"
                 ) from None
-        return cls(tuple(found))
+        return cls(tuple(found), at_unix_socket)
 
     def client(self, peer: str, scheme: str, headers: Headers) -> Client:
         """Return the client of a request that came from the address `peer` by `scheme`.
@@ -54,7 +59,7 @@ class TrustedProxies:
         """
         found = _parse(peer)
         peer = str(found or peer)
-        if not self.networks or not self._trusts(found):
+        if not (self.at_unix_socket if peer == UNIX else self._trusts(found)):
             return Client(peer, scheme)
         said = headers.getlist("x-forwarded-proto")
         last = said[-1].rpartition(",")[2].strip().lower() if said else ""

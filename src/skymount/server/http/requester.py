@@ -20,6 +20,8 @@ ASSETS = f"{PAGES}assets/"
 """Below it are the pages' styles and scripts, the same for everybody."""
 HEALTH = f"{PAGES}health"
 """Where balancers and monitors ask whether the portal works."""
+METRICS = f"{PAGES}metrics"
+"""Figures of the portal, which are no page."""
 HOST, IS_ISOLATED, HAS_PAGES = "skymount.host", "skymount.is_isolated", "skymount.has_pages"
 """Keys of a scope: the `RequestHost`, whether content is kept off the portal's own origin, and
 whether the portal has pages.

@@ -39,7 +39,7 @@ class ContentHosts:
         else:
             prefix = next(each for each in _BY_SKYLINK if path.startswith(each))
             link, _, below = path.removeprefix(prefix).partition("/")
-            label = Skylink.parse(link).base32
+            label = Skylink(link).base32
             content = f"/{label}"
         query = request.scope["query_string"].decode("latin-1")
         target = f"/{below}" + (f"?{query}" if query else "")

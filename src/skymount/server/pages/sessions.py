@@ -10,6 +10,7 @@ from typing import Self
 
 from starlette.requests import Request
 
+from skymount.server.http.access_log import OWNER, note
 from skymount.server.http.basic_auth import parse_credentials
 from skymount.server.http.host_header import RequestHost
 from skymount.server.http.passwords import Passwords
@@ -77,9 +78,13 @@ class Sessions:
         if not self.passwords.is_set:
             return ""
         for session in self._current(request):
+            note(request.scope, user=OWNER)
             return session
         user, password = parse_credentials(request.headers.get("authorization", ""))
-        return "" if await self.passwords.check(_address(request), password, user) else None
+        if not await self.passwords.check(_address(request), password, user):
+            return None
+        note(request.scope, user=user.decode("latin-1") or OWNER)
+        return ""
 
     def _current(self, request: Request) -> Iterator[str]:
         """Yield the current sessions in the cookies; other programs may add any cookies."""
@@ -97,6 +102,7 @@ class Sessions:
         """
         if not await self.passwords.check(_address(request), password):
             return ""
+        note(request.scope, user=OWNER)
         session = f"{int(time.time()) + _VALID}.{secrets.token_urlsafe(16)}"
         value = f"{session}.{self._sign('session', session)}"
         return _cookie(request, value, _VALID)

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from skymount.errors import MalformedError
 from skymount.server.config import PortalConfig
 from skymount.server.http import responses
+from skymount.server.http.access_log import note
 from skymount.server.http.requester import takes_page
 from skymount.server.http_error import HttpError, refuse_malformed
 from skymount.server.pages.sessions import TOKEN_FIELD, TOKEN_HEADER, Sessions
@@ -108,6 +109,7 @@ class UploadForm:
             query = UploadQuery.parse({}, content_type=content_type, force_disabled=True)
             parts = PageParts(self.upload.config, check)
             skylink = await self.upload.receive(request, query, content_type, parts)
+        note(request.scope, skylink=str(skylink))
         target = f"/?stored={skylink}"
         if takes_page(request):
             return responses.BytesResponse(303, [("Location", target)])

@@ -234,7 +234,7 @@ def _page(
 
 def _searched_key(search: str) -> bytes:
     try:
-        return to_key(Skylink.parse(search))
+        return to_key(Skylink(search))
     except MalformedError:
         return b""
 

@@ -267,7 +267,7 @@ class SkyfileStore:
         found = self._small.keys(shard)  # after the files, which move from there
         for name in names:
             with suppress(MalformedError):
-                found.add(to_key(Skylink.parse(name)))
+                found.add(to_key(Skylink(name)))
         return found
 
     def shard_times(self) -> list[int]:

@@ -17,7 +17,7 @@ RESPONSE_LIMIT = 64 << 10  # bytes that are read of a JSON response or an error 
 def parse_resolved(body: bytes) -> Skylink:
     """Read the answer to `requests.resolve`."""
     found = decode_json(body, _Resolved, "resolved skylink", RESPONSE_LIMIT)
-    return Skylink.parse(found.skylink)
+    return Skylink(found.skylink)
 
 
 def encode_resolved(skylink: Skylink) -> bytes:
@@ -57,7 +57,7 @@ class UploadResult:
     def parse(cls, body: bytes, dialect: Dialect = SVC) -> Self:
         """Read the JSON answer of endpoints 1 and 2; MalformedError when it contradicts itself."""
         answer = decode_json(body, _UploadAnswer, "upload answer", RESPONSE_LIMIT)
-        skylink = Skylink.parse(answer.skylink)
+        skylink = Skylink(answer.skylink)
         if answer.merkleroot and answer.merkleroot.lower() != skylink.root.hex():
             raise MalformedError("upload answer: Merkle root and skylink contradict each other")
         if answer.bitfield is not None and answer.bitfield != skylink.bitfield:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tests.server.raw_connection import eventually
 from tests.server.registry_entries import get, post, put, signed
 from tests.server.storage.cluster.conftest import StartPortal, running
 from tests.server.storage.cluster.servers import Postgres, Shared
+from tests.server.test_observed import figures_of, lines_of
 
 pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.timeout(180)]
 
@@ -181,6 +183,42 @@ def test_workers(shared: Shared, start: StartPortal) -> None:
         assert_signed_in(portal.url)
         portal.kill()
         eventually(lambda: not [each for each in running if alive(each)])
+
+
+def test_workers_log_and_count_together(shared: Shared, start: StartPortal, tmp_path: Path) -> None:
+    """AL3, AL4, MT3: into one file, which all open again; what one of them counted stays."""
+    log, moved = tmp_path / "access.log", tmp_path / "access.log.1"
+    directories = set(Path("/dev/shm").glob("skymount-metrics-*"))
+    with start(shared, "--workers", "3", "--metrics", "--access-log", str(log)) as portal:
+        process = portal.process.pid
+        children = Path(f"/proc/{process}/task/{process}/children")
+        eventually(lambda: len(children.read_text().split()) == 3)
+
+        def ask(count: int) -> None:
+            """Many clients at once, so that each process has some."""
+            with ThreadPoolExecutor(16) as threads:
+                answers = [
+                    threads.submit(httpx.get, f"{portal.url}/svc/portals", timeout=60)
+                    for _ in range(count)
+                ]
+                assert {each.result().status_code for each in answers} == {200}
+
+        ask(100)
+        lines_of(log, 100)
+        log.rename(moved)
+        portal.process.send_signal(signal.SIGHUP)
+        killed = int(children.read_text().split()[0])
+        os.kill(killed, signal.SIGKILL)
+        eventually(lambda: str(killed) not in children.read_text().split())
+        eventually(lambda: len(children.read_text().split()) == 3)
+        eventually(log.exists)
+        # One may still write to the file before: until it was told.
+        ask(100)
+        eventually(lambda: log.read_bytes().count(b"\n") + moved.read_bytes().count(b"\n") == 200)
+        for _ in range(3):
+            with httpx.Client(base_url=portal.url, timeout=60) as client:
+                assert figures_of(client)["skymount_server_requests_total{portals,200}"] == 200
+    assert set(Path("/dev/shm").glob("skymount-metrics-*")) == directories
 
 
 def assert_signed_in(url: str) -> None:

@@ -303,7 +303,7 @@ def test_the_limit_holds_for_all_portals(shared: Shared, start: StartPortal) -> 
         assert other.get("/svc/stats").json()["numfiles"] <= 1
         other.upload_file("c", bytes(1 << 10))
         with opened_content(shared) as content:
-            content.remove(Skylink.parse(link))
+            content.remove(Skylink(link))
         eventually(
             lambda: (
                 other.post(

@@ -122,7 +122,7 @@ class SharedContent:
     def skylinks(self) -> Iterator[Skylink]:
         for found in self.objects.list(SKYFILES):
             with suppress(MalformedError):
-                yield Skylink.parse(found.name)
+                yield Skylink(found.name)
 
     def find_sector(self, root: bytes) -> StoredRange | None:
         """Return nothing: the database has them all."""

@@ -135,7 +135,7 @@ def find(database: Database, skylink: Skylink) -> CatalogueRow | None:
 
 def _row(found: tuple[Any, ...]) -> CatalogueRow:
     skylink, *others = found
-    return CatalogueRow(Skylink.parse(skylink), *others)
+    return CatalogueRow(Skylink(skylink), *others)
 
 
 def with_sector(database: Database, root: bytes) -> list[Skylink]:
@@ -143,7 +143,7 @@ def with_sector(database: Database, root: bytes) -> list[Skylink]:
     query = "SELECT skylink FROM skyfiles WHERE root = %s UNION SELECT skylink FROM sectors"
     query += " WHERE root = %s LIMIT 4"
     rows = database.rows("read the list of skyfiles", query, (root, root))
-    return [Skylink.parse(skylink) for (skylink,) in rows]
+    return [Skylink(skylink) for (skylink,) in rows]
 
 
 def totals(database: Database) -> tuple[int, int]:

@@ -121,7 +121,7 @@ def _add_row(content: SharedContent, name: str, stored: float) -> None:
         raw = content.objects.get(f"{SKYFILES}/{name}")
         if raw is None:  # it was removed meanwhile
             return
-        skylink = Skylink.parse(name)
+        skylink = Skylink(name)
         found = SkyfileObject.parse(raw)
         Layout.parse(found.base)
     except (MalformedError, TooLargeError) as error:

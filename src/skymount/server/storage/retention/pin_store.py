@@ -121,4 +121,4 @@ def _find(database: sqlite3.Connection, skylinks: Iterable[Skylink]) -> dict[Sky
 
 
 def _pin(row: tuple[str, str, float]) -> Pin:
-    return Pin(Skylink.parse(row[0]), str(row[1]), float(row[2]))
+    return Pin(Skylink(row[0]), str(row[1]), float(row[2]))

@@ -71,4 +71,4 @@ class SharedPins:
 
 def _pin(row: tuple[str, str, float]) -> Pin:
     skylink, reason, pinned = row
-    return Pin(Skylink.parse(skylink), reason, pinned)
+    return Pin(Skylink(skylink), reason, pinned)

@@ -1,0 +1,269 @@
+"""The access log and the figures of a real portal, and the programs that read them."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.portal_process import PortalProcess, failing_start, portal_process
+from tests.server.http.test_access_log import COMBINED
+from tests.server.http_client import Client
+from tests.server.pages.page_client import ACCEPT, page, token_of
+from tests.server.raw_connection import connect, eventually
+
+_PASSWORD = "the password"
+_CLIENT = {"X-Forwarded-For": "203.0.113.7", "User-Agent": 'a "client"'}
+_PAGE = (Path(__file__).parents[2] / "docs/portal.md").read_text()
+LOGROTATE = shutil.which("logrotate", path=f"{os.environ['PATH']}:/usr/sbin")
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A portal with a password, an access log and figures."""
+
+    portal: PortalProcess
+    log: Path
+
+    def client(self, password: str = "", user: str = "") -> Client:
+        auth = (user, password) if password else None
+        return Client(base_url=self.portal.url, headers=_CLIENT, auth=auth, timeout=120)
+
+    def lines(self, count: int) -> list[dict[str, str]]:
+        """Return so many lines, which come soon."""
+        return lines_of(self.log, count)
+
+    def figures(self) -> dict[str, float]:
+        with self.client(_PASSWORD) as client:
+            return figures_of(client)
+
+
+def lines_of(log: Path, count: int) -> list[dict[str, str]]:
+    eventually(lambda: log.exists() and log.read_bytes().count(b"\n") >= count)
+    found = [COMBINED.fullmatch(line) for line in log.read_bytes().splitlines(keepends=True)]
+    assert all(found)
+    assert len(found) == count
+    return [
+        {name: value.decode() for name, value in each.groupdict().items()} for each in found if each
+    ]
+
+
+def figures_of(client: httpx.Client) -> dict[str, float]:
+    """Return the values by name and labels, ``name{kind,status}``."""
+    answer = client.get("/-/metrics")
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/plain")
+    return {
+        f"{sample.name}{{{','.join(sample.labels.values())}}}": sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+
+@pytest.fixture
+def observed(tmp_path: Path) -> Iterator[Observed]:
+    secret, log = tmp_path / "password", tmp_path / "access.log"
+    secret.touch(0o600)
+    secret.write_text(_PASSWORD)
+    options = ("--password-file", str(secret), "--trusted-proxy", "127.0.0.1", "--metrics")
+    with portal_process(tmp_path / "data", *options, "--access-log", str(log)) as portal:
+        yield Observed(portal, log)
+
+
+def test_each_request_is_a_line(observed: Observed) -> None:
+    """AL1, AL2: who, what, how much; of what is no request, and of who goes away, too."""
+    with observed.client(_PASSWORD, "me") as owner, observed.client() as visitor:
+        link = owner.upload_file("SECRET", b"content")
+        assert visitor.get(f"/{link}", headers={"Referer": "http://a/?q=SECRET"}).text == "content"
+        visitor.head(f"/{link}?attachment=true&jwt=SECRET")
+        assert visitor.post("/svc/skyfile", auth=("me", "SECRET")).status_code == 401
+        form = {"token": token_of(page(visitor, "/")), "password": _PASSWORD}
+        assert visitor.post("/-/sign-in", data=form).status_code == 303
+        stored = visitor.post(
+            "/-/upload",
+            data={"token": token_of(page(visitor, "/"))},
+            files={"files[]": ("a", b"a")},
+            headers={"Accept": ACCEPT},
+        )
+    for count, sent in enumerate((b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n"), 9):
+        with connect(observed.portal.url) as connection:
+            connection.sendall(sent)
+            assert connection.recv(100).startswith(b"HTTP/1.1 400")
+        observed.lines(count)
+    with connect(observed.portal.url) as connection:
+        connection.sendall(b"POST /svc/skyfile?filename=x HTTP/1.1\r\nHost: localhost\r\n")
+        connection.sendall(b"Authorization: Basic OnRoZSBwYXNzd29yZA==\r\nContent-Length: 9\r\n")
+        connection.sendall(b"Content-Type: a/b\r\n\r\n")
+    lines = observed.lines(11)
+    page_link = httpx.URL(stored.headers["location"]).params["stored"]
+    sizes = {line["request"]: line["size"] for line in lines}
+    assert [
+        tuple(line[name] for name in ("user", "request", "status", "skylink")) for line in lines
+    ] == [
+        ("me", "POST /svc/skyfile HTTP/1.1", "200", link),
+        ("-", f"GET /{link} HTTP/1.1", "200", link),
+        ("-", f"HEAD /{link}?attachment=true&jwt=... HTTP/1.1", "200", link),
+        ("-", "POST /svc/skyfile HTTP/1.1", "401", "-"),
+        ("-", "GET / HTTP/1.1", "200", "-"),
+        ("owner", "POST /-/sign-in HTTP/1.1", "303", "-"),
+        ("owner", "GET / HTTP/1.1", "200", "-"),
+        ("owner", "POST /-/upload HTTP/1.1", "303", page_link),
+        ("-", "-", "400", "-"),
+        ("-", "GET / HTTP/1.1", "400", "-"),
+        ("owner", "POST /svc/skyfile?filename=... HTTP/1.1", "499", "-"),
+    ]
+    assert {line["address"] for line in lines[:8]} == {"203.0.113.7"}
+    assert {line["agent"] for line in lines[:8]} == {r"a \x22client\x22"}
+    assert lines[1]["referer"] == "http://a/?q=..."
+    assert (sizes[f"GET /{link} HTTP/1.1"], lines[2]["size"]) == ("7", "0")
+    assert "SECRET" not in observed.log.read_text()
+    assert observed.log.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_file_is_opened_again(observed: Observed) -> None:
+    """AL4: on SIGHUP; what cannot be opened again is written to as before."""
+    moved = observed.log.with_suffix(".1")
+    with observed.client() as client:
+        client.get("/svc/portals")
+        observed.lines(1)
+        observed.log.rename(moved)
+        client.get("/svc/portals")
+        lines_of(moved, 2)
+        observed.portal.process.send_signal(signal.SIGHUP)
+        eventually(observed.log.exists)
+        client.get("/svc/portals")
+        observed.lines(1)
+        lines_of(moved, 2)
+        observed.log.unlink()
+        observed.log.mkdir()
+        observed.portal.process.send_signal(signal.SIGHUP)
+        assert client.get("/svc/portals").status_code == 200
+
+
+@pytest.mark.skipif(not LOGROTATE, reason="logrotate is not installed")
+def test_logrotate(observed: Observed) -> None:
+    """AL4: with the documented lines."""
+    start = "/var/log/skymount/access.log {\n"
+    config = start + _PAGE.partition(start)[2].partition("```")[0]
+    told = "systemctl kill --signal HUP skymount-portal.service"
+    assert told in config
+    config = config.replace(told, f"kill -HUP {observed.portal.process.pid}")
+    file = observed.log.with_name("logrotate.conf")
+    file.write_text(config.replace("/var/log/skymount/access.log", str(observed.log)))
+    file.chmod(0o600)
+    observed.log.parent.chmod(0o700)
+    state = observed.log.with_name("state")
+    with observed.client() as client:
+        client.get("/svc/portals")
+        observed.lines(1)
+        subprocess.run([LOGROTATE, "-f", "-s", state, file], check=True, timeout=60)
+        eventually(observed.log.exists)
+        client.get("/svc/portals?x=1")
+        assert observed.lines(1)[0]["request"] == "GET /svc/portals?x=... HTTP/1.1"
+    lines_of(observed.log.with_name("access.log.1"), 1)
+
+
+@pytest.mark.skipif(not shutil.which("goaccess"), reason="goaccess is not installed")
+def test_goaccess(observed: Observed) -> None:
+    """AL1: it takes each line."""
+    with observed.client(_PASSWORD) as client:
+        link = client.upload_file("a", b"content")
+        for path in (f"/{link}", "/svc/stats", "/none?a=b"):
+            client.get(path)
+    observed.lines(4)
+    report = observed.log.with_name("report.json")
+    command = [
+        "goaccess",
+        observed.log,
+        "--log-format=COMBINED",
+        "--no-global-config",
+        "-o",
+        report,
+    ]
+    subprocess.run(command, check=True, timeout=60, capture_output=True, stdin=subprocess.DEVNULL)
+    general = json.loads(report.read_text())["general"]
+    assert (general["valid_requests"], general["failed_requests"]) == (4, 0)
+
+
+def test_standard_error(tmp_path: Path) -> None:
+    """AL1: with a dash; SIGHUP is as without an access log."""
+    with (
+        (tmp_path / "log").open("wb") as log,
+        portal_process(tmp_path / "data", "--access-log", "-", log=log) as portal,
+    ):
+        assert httpx.get(f"{portal.url}/svc/portals").status_code == 200
+        assert lines_of(tmp_path / "log", 1)[0]["address"] == "127.0.0.1"
+        portal.process.send_signal(signal.SIGHUP)
+        assert portal.process.wait(60) == -signal.SIGHUP
+
+
+def test_an_access_log_that_cannot_be(tmp_path: Path) -> None:
+    """AL1: one line, and no start."""
+    data = str(tmp_path / "data")
+    said = failing_start("--listen", "127.0.0.1:0", "--data", data, "--access-log", str(tmp_path))
+    assert "cannot be written: Is a directory" in said
+
+
+def test_figures(observed: Observed) -> None:
+    """MT1: of what was answered, by which kind and how; and of what is stored."""
+    with observed.client(_PASSWORD) as owner, observed.client() as visitor:
+        before = figures_of(owner)
+        link = owner.upload_file("a", b"content")
+        for _ in range(3):
+            visitor.get(f"/{link}")
+        visitor.get("/skynet/skylink/" + link)
+        assert visitor.post("/svc/skyfile").status_code == 401
+        assert visitor.get("/svc/skykeys", auth=("", "a guess")).status_code == 401
+        visitor.get("/none")
+        found = figures_of(owner)
+    assert {
+        name: found.get(f"skymount_server_requests_total{{{name}}}")
+        for name in ("skylink,200", "skyfile,200", "skyfile,401", "skykeys,401", "other,404")
+    } == {"skylink,200": 4, "skyfile,200": 1, "skyfile,401": 1, "skykeys,401": 1, "other,404": 1}
+    assert found["skymount_server_sent_bytes_total{skylink}"] == 28
+    assert found["skymount_server_request_seconds_count{skylink}"] == 4
+    assert found["skymount_server_request_seconds_bucket{skylink,+Inf}"] == 4
+    assert found["skymount_server_request_seconds_sum{skylink}"] > 0
+    assert found["skymount_server_wrong_passwords_total{}"] == 1
+    assert before["skymount_server_stored_skyfiles{}"] == 0
+    assert found["skymount_server_stored_skyfiles{}"] == 1
+    assert found["skymount_server_stored_bytes{}"] > 0
+    assert not [name for name in found if name.endswith("_created")]
+
+
+def test_figures_are_not_for_strangers(observed: Observed, tmp_path: Path) -> None:
+    """MT1, MT2: they need the password; without one only loopback addresses get them."""
+    with observed.client() as stranger, observed.client(_PASSWORD) as owner:
+        assert stranger.get("/-/metrics").status_code == 401
+        assert stranger.get("/-/metrics", auth=("", "a guess")).status_code == 401
+        owned = {"Origin": observed.portal.url, "Sec-Fetch-Site": "same-origin"}
+        answer = owner.get("/-/metrics", headers=owned)
+        assert not [name for name in answer.headers if name.startswith("access-control")]
+    options = ("--trusted-proxy", "127.0.0.1", "--metrics", "--require-agent")
+    with portal_process(tmp_path / "open", *options) as portal:
+        url = f"{portal.url}/-/metrics"
+        assert httpx.get(url).status_code == 200
+        assert httpx.head(url).status_code == 200
+        assert httpx.get(url, headers=_CLIENT).status_code == 403
+        assert httpx.get(url, headers={"Origin": "https://evil.example"}).status_code == 403
+        assert httpx.get(url, headers={"Sec-Fetch-Site": "same-origin"}).status_code == 403
+    with portal_process(tmp_path / "without") as portal:
+        assert httpx.get(f"{portal.url}/-/metrics").status_code == 404
+
+
+def test_help_says_what_is_logged() -> None:
+    """`serve -v` has a help of its own."""
+    from click.testing import CliRunner
+
+    from skymount.cli.commands.portal import portal
+
+    shown = re.sub(r"\s+", " ", CliRunner().invoke(portal, ["serve", "--help"]).output)
+    assert "Requests of clients are in --access-log." in shown
