@@ -53,7 +53,7 @@ def ls(
     """
     from skymount.cli.link_target import ParsedLink, open_target, warn_of_unverified
     from skymount.cli.session import run_with_content
-    from skymount.portal.verify_policy import Verified
+    from skymount.portal.policies import Verified
 
     parsed = ParsedLink.parse(link)
     target = run_with_content(settings, lambda session: open_target(session, parsed))
@@ -205,7 +205,7 @@ async def _metadata(session: "ContentSession", link: "ParsedLink") -> "MetadataR
     from skymount.portal.client.metadata import get_metadata
     from skymount.portal.client.verification import ContentProofs
     from skymount.portal.ledger.revision_marks import RevisionMarks
-    from skymount.portal.verify_policy import Verified, VerifyPolicy
+    from skymount.portal.policies import Verified, VerifyPolicy
 
     check_verifiable(session, link)
     found = await resolve_link(session, link)

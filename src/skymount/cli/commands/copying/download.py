@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from skymount.config import Config
     from skymount.portal.client.base import PortalReader
     from skymount.portal.client.download import DownloadResult
-    from skymount.portal.verify_policy import Verified
+    from skymount.portal.policies import Verified
     from skymount.wire.http.requests import Request
 
 _ARCHIVES = {"zip": ".zip", "tar": ".tar", "targz": ".tar.gz"}
@@ -260,7 +260,7 @@ async def _archive(
     )
     from skymount.cli.staging import StagedFile, StagingDirectory
     from skymount.portal.client.download import to_file
-    from skymount.portal.verify_policy import Verified, VerifyPolicy
+    from skymount.portal.policies import Verified, VerifyPolicy
 
     if session.policy is VerifyPolicy.REQUIRE:
         raise BadContentError("an archive cannot be verified; download the directory instead")
