@@ -4,6 +4,7 @@ jinja2 is imported, and a template compiled, when the first page is asked for: i
 rendering is.
 """
 
+import html
 import time
 from functools import cache
 from importlib import resources
@@ -16,9 +17,11 @@ from starlette.responses import Response
 
 from skymount.server.http import responses
 from skymount.server.http.host_header import RequestHost
-from skymount.server.http.requester import ASSETS, HOST, PORTAL_URL, REQUESTER
+from skymount.server.http.proxies import WrongHost
+from skymount.server.http.requester import ASSETS, HOST, PORTAL_URL, REQUESTER, WRONG_HOST
 from skymount.server.pages.assets import asset_url
 from skymount.server.pages.content_hosts import portal_url
+from skymount.wording import visible
 
 SANDBOX: responses.HeaderList = [
     (
@@ -32,6 +35,7 @@ SANDBOX: responses.HeaderList = [
 NAME_LIMIT = 255
 """Characters of a name that are shown; links have all of it."""
 
+_MARK = '<span class="unseen">{}</span>'
 _UNITS = ("bytes", "KB", "MB", "GB", "TB", "PB", "EB")
 _LAST_TIME = 253402300799  # of the year 9999; files may have later ones
 _COMMON: responses.HeaderList = [
@@ -55,7 +59,11 @@ async def render_page(
 ) -> Response:
     """Answer with a page. `frames` is the authority whose pages it may have in a frame."""
     portal = portal_url(request)
+    host: RequestHost | None = request.scope.get(HOST)
+    wrong: WrongHost | None = request.scope.get(WRONG_HOST)
     values |= {
+        "wrong_host": wrong or (WrongHost(host.authority, "") if host else ""),
+        "is_host_wrong": wrong is not None,
         "portal": portal,
         "asset": lambda name: portal + asset_url(name),
         "at_portal": f" --portal {request.scope.get(PORTAL_URL, '')}",
@@ -74,6 +82,10 @@ def _render(template: str, values: dict[str, Any]) -> bytes:
 @cache
 def _environment() -> Any:
     import jinja2
+    from markupsafe import Markup
+
+    def marked(text: str) -> Markup:
+        return Markup(visible(html.escape(text), _MARK))
 
     def load(name: str) -> str:
         return (resources.files(__package__) / "templates" / name).read_text()
@@ -90,7 +102,9 @@ def _environment() -> Any:
         "size": readable_size,
         "when": readable_time,
         "url": quote,
-        "short": shortened,
+        "short": lambda text: visible(shortened(text)),
+        "name": lambda text: Markup("<bdi>{}</bdi>").format(marked(shortened(text))),
+        "marked": marked,
     }
     return environment
 

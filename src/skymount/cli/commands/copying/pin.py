@@ -120,7 +120,7 @@ def _target_url(source: "Config", target: "Config") -> str:
 
 def _proving(settings: "Config") -> Any:
     """Return the policy of reading: what is brought is always proved."""
-    from skymount.portal.verify_policy import VerifyPolicy
+    from skymount.portal.policies import VerifyPolicy
 
     return VerifyPolicy.AVAILABLE if settings.verify is VerifyPolicy.OFF else settings.verify
 
@@ -254,7 +254,7 @@ class _Run:
             resolve_link,
             warn_of_unverified,
         )
-        from skymount.portal.verify_policy import Verified
+        from skymount.portal.policies import Verified
 
         link = task.link
         if not isinstance(link, ParsedLink):
@@ -297,7 +297,7 @@ class _Run:
     async def _document(self, skylink: "Skylink") -> Any:
         """Return the JSON document that some content is; None if it is none."""
         from skymount.cli.commands.db import read_document
-        from skymount.portal.verify_policy import Verified
+        from skymount.portal.policies import Verified
         from skymount.wire.skydb_document import DOCUMENT_LIMIT
 
         reader = self._session.reader
