@@ -134,6 +134,8 @@ def _run(request: dict[str, Any], streams: list[int]) -> NoReturn:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
+    if "COVERAGE_PROCESS_START" in os.environ:
+        importlib.import_module("coverage").process_startup()
     time.tzset()
     sys.stdin = os.fdopen(0, encoding="utf-8", errors="surrogateescape", closefd=False)
     sys.stdout = os.fdopen(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)

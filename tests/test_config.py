@@ -14,7 +14,7 @@ from skymount.config_values import parse_size
 from skymount.content.model.skyfile import VerifyPolicy
 from skymount.errors import ConfigError
 from skymount.portal.options import DEFAULT_SVC_PORTAL_URL, PortalOptions
-from skymount.portal.write_policy import WritePolicy
+from skymount.portal.policies import WritePolicy
 
 NOWHERE: dict[str, str] = {}
 

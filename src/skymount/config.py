@@ -29,8 +29,8 @@ from skymount.portal.options import (
     PortalOptions,
     portal_identity,
 )
+from skymount.portal.policies import WritePolicy
 from skymount.portal.validation import refuse_variables
-from skymount.portal.write_policy import WritePolicy
 from skymount.user_directories import user_directory
 from skymount.wire.dialect import Dialect
 from skymount.wording import did_you_mean

@@ -9,8 +9,8 @@ from skymount.config_portals import first_repeated
 from skymount.content.model.skyfile import VerifyPolicy
 from skymount.errors import ConfigError
 from skymount.portal.options import PortalOptions, header_value, parse_portal_url
+from skymount.portal.policies import WritePolicy
 from skymount.portal.validation import flag, path, seconds, text, texts
-from skymount.portal.write_policy import WritePolicy
 from skymount.wire.dialect import dialect_named
 from skymount.wire.http.host import parse_loopback
 
@@ -172,7 +172,7 @@ PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "mountpoint": path,
     "allow_other": _boolean,
     "mount_options": _mount_options,
-    "verify": lambda value, key: VerifyPolicy.parse(text(value, key)),
+    "verify": lambda value, key: VerifyPolicy.parse(text(value, key), key),
     "memory_cache": lambda value, _: parse_size(value),
     "tree_cache": lambda value, _: parse_size(value),
     "disk_cache": lambda value, _: _size_or_off(value),
@@ -180,7 +180,7 @@ PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "lookup_grace": _seconds,
     "registry_ttl": _seconds,
     "send_pending": _boolean,
-    "registry_writes": lambda value, key: WritePolicy.parse(text(value, key)),
+    "registry_writes": lambda value, key: WritePolicy.parse(text(value, key), key),
     "hns_ttl": _seconds,
     "timeout": _seconds,
     "log_file": path,

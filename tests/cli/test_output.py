@@ -6,24 +6,10 @@ import sys
 
 import pytest
 
-from skymount.cli.output import emit, escape, warn
+from skymount.cli.output import emit, warn
 from tests.skymount_process import Sandbox
 
 LINK = "XABvi7JtJbQSMAcDwnUnmp2FKDPjg8_tTTFP4BwMSxVdEg"
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("plain ä 日本 \U0001f600 \u00a0 \\", "plain ä 日本 \U0001f600 \u00a0 \\"),
-        ("a\nb\tc\x1b[2J\x7f\x9b", "a\\nb\\tc\\x1b[2J\\x7f\\x9b"),
-        ("\u202egnp.exe\u2028", "\\u202egnp.exe\\u2028"),
-        (os.fsdecode(b"caf\xe9"), "caf\\xe9"),
-        ("\ud800", "\\ud800"),
-    ],
-)
-def test_what_a_terminal_would_obey_is_escaped(text: str, shown: str) -> None:
-    assert escape(text) == shown
 
 
 def test_odd_paths_are_one_line(sandbox: Sandbox) -> None:

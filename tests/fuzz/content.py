@@ -38,7 +38,7 @@ from skymount.server.http.multipart_reader import FormReader
 from skymount.server.http.query_params import parse_query
 from skymount.server.http_error import HttpError
 from skymount.server.storage.skykey_store import SkykeyStore
-from skymount.server.upload.rules import PartList, UploadQuery, encode_upload_metadata
+from skymount.server.upload.rules import PartList, UploadQuery, describe_upload
 from skymount.wire.base_sector import Layout
 from skymount.wire.metadata import Metadata, Subfile, encode_metadata, parse_metadata
 from skymount.wire.skydb_document import encode_document
@@ -97,7 +97,7 @@ def _stored(plan: UploadPlan, body: bytes, size: int) -> bytes:
         form = FormReader(content_type, parts)
         assert b"".join(form.content(body)) == bytes(size)
         form.finish()
-    return encode_upload_metadata(query, parts, size)
+    return describe_upload(query, parts, size).metadata
 
 
 # --- listings --------------------------------------------------------------------

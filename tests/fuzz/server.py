@@ -34,6 +34,7 @@ from skymount.server.http.multipart_reader import FormReader
 from skymount.server.http.query_params import boolean, decode_path, number, parse_query
 from skymount.server.http_error import HttpError
 from skymount.server.routes import build_app
+from skymount.server.storage.catalogue_reading import describe_metadata
 from skymount.server.storage.entry_store import EntryStore
 from skymount.server.storage.local_catalogue import LocalCatalogue
 from skymount.server.storage.portal_storage import PortalStorage
@@ -45,7 +46,7 @@ from skymount.server.storage.skykey_store import SkykeyStore
 from skymount.server.storage.stored_range import InMemory, StoredRange
 from skymount.server.storage.stored_skyfile import StoredSkyfile
 from skymount.server.storage.zone_file import RECORDS_LIMIT, Zone, ZoneFile, parse_value
-from skymount.server.upload.rules import PartList, UploadQuery, encode_upload_metadata
+from skymount.server.upload.rules import PartList, UploadQuery, describe_upload
 from skymount.wire.base_sector import Layout
 from skymount.wire.dialect import SKYNET, SVC
 from skymount.wire.hns import parse_domain
@@ -158,9 +159,10 @@ def form_body(data: bytes) -> None:
         return
     form_type = FORM_TYPE.encode()
     query = UploadQuery.parse({"filename": "x"}, content_type=form_type, force_disabled=False)
-    raw = _refused(encode_upload_metadata, query, listed, size)
-    if raw is not None:
-        metadata = parse_metadata(raw)
+    described = _refused(describe_upload, query, listed, size)
+    if described is not None:
+        metadata = parse_metadata(described.metadata)
+        assert described[1:] == describe_metadata(described.metadata)
         assert not metadata.rejected
         assert metadata.length == size
         for path in metadata.subfiles:

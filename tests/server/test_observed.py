@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import re
 import shutil
 import signal
@@ -14,7 +15,13 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.portal_process import PortalProcess, failing_start, portal_process
+from tests.portal_process import (
+    PortalProcess,
+    failing_start,
+    portal_command,
+    portal_environment,
+    portal_process,
+)
 from tests.server.http.test_access_log import COMBINED
 from tests.server.http_client import Client
 from tests.server.pages.page_client import ACCEPT, page, token_of
@@ -267,3 +274,25 @@ def test_help_says_what_is_logged() -> None:
 
     shown = re.sub(r"\s+", " ", CliRunner().invoke(portal, ["serve", "--help"]).output)
     assert "Requests of clients are in --access-log." in shown
+
+
+def test_in_a_terminal(tmp_path: Path) -> None:
+    """AL4: SIGHUP opens the file again, but it ends when its terminal is closed."""
+    log = tmp_path / "access.log"
+    options = ("--listen", "127.0.0.1:0", "--data", str(tmp_path / "data"))
+    terminal, inside = pty.openpty()
+    command = portal_command("serve", *options, "--access-log", str(log))
+    with subprocess.Popen(
+        ["setsid", "--ctty", *command],
+        env=portal_environment(),
+        stdin=inside,
+        stdout=subprocess.PIPE,
+    ) as portal:
+        os.close(inside)
+        assert portal.stdout is not None
+        assert portal.stdout.readline().startswith(b"listening on")
+        log.unlink()
+        portal.send_signal(signal.SIGHUP)
+        eventually(log.exists)
+        os.close(terminal)
+        assert portal.wait(60) == 0

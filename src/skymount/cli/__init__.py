@@ -310,7 +310,7 @@ def _exit_code(error: SkymountError) -> int:
 
 
 def _fail(text: str, code: int) -> NoReturn:
-    from skymount.cli.output import escape  # the text may be a portal's
+    from skymount.wording import visible  # the text may be a portal's
 
     line = " ".join(text.split())
     with suppress(OSError):
@@ -319,7 +319,7 @@ def _fail(text: str, code: int) -> NoReturn:
 
             click.echo(json.dumps({"error": line, "exit_code": code}), err=True)
         else:
-            click.echo(f"skymount: {escape(line)}", err=True)
+            click.echo(f"skymount: {visible(line)}", err=True)
     sys.exit(code)
 
 

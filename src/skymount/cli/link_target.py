@@ -12,13 +12,14 @@ from urllib.parse import quote, unquote_to_bytes
 import click
 
 from skymount.cli import EXIT_NOT_FOUND
-from skymount.cli.output import escape, warn
+from skymount.cli.output import warn
 from skymount.content.model.skyfile import Verified, VerifyPolicy
 from skymount.errors import BadContentError, MalformedError, NotFoundError
 from skymount.fs.skylinks.tree import Tree, TreeDirectory, TreeFile, TreeNode
 from skymount.fs.subtree import NAME_MAX
 from skymount.portal.client.base import PortalReader
 from skymount.wire.skylink import Skylink, split_link
+from skymount.wording import visible
 
 if TYPE_CHECKING:
     from skymount.cli.key_argument import EntryArgument
@@ -341,4 +342,4 @@ def _missing(link: ParsedLink, tree: Tree, path: bytes) -> NoSuchPathError:
         name = f"{HNS if link.is_domain else ''}{link.root}/{wanted}"
         code = quote(dropped[0])
         reason += f"; in a link {dropped[0]} ends the path, in a file name it is written {code}"
-    return NoSuchPathError(f"{escape(name)}: {reason}")
+    return NoSuchPathError(f"{visible(name)}: {reason}")

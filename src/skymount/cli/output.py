@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import stat
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -11,29 +10,12 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 import click
 
 from skymount.cli.standard_streams import standard_output
-from skymount.wording import readable_size
+from skymount.wording import readable_size, visible
 
 Progress = Callable[[int, int | None], None]  # (bytes done, bytes in all or None if not known)
 
-# Control characters, what turns the direction of text, and bytes that are not UTF-8.
-_UNSAFE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
-)
-
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-
-
-def escape(text: str) -> str:
-    """Escape what a terminal would act on: ``\\n``, ``\\x1b``, ``\\xe9``."""
-    return _UNSAFE.sub(_escaped, text)
-
-
-def _escaped(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    if 0xDC80 <= code <= 0xDCFF:  # a byte of a name that is not UTF-8
-        return f"\\x{code - 0xDC00:02x}"
-    return match[0].encode("unicode_escape").decode()
 
 
 def emit(value: object, as_json: bool, lines: Iterable[str]) -> None:
@@ -41,14 +23,14 @@ def emit(value: object, as_json: bool, lines: Iterable[str]) -> None:
     if as_json:
         click.echo(json.dumps(value, separators=(",", ":")))
         return
-    text = "".join(f"{escape(line)}\n" for line in lines)
+    text = "".join(f"{visible(line)}\n" for line in lines)
     charset = getattr(sys.stdout, "encoding", None) or "utf-8"  # which may lack some characters
     click.echo(text.encode(charset, "backslashreplace").decode(charset), nl=False)
 
 
 def warn(text: str) -> None:
     """Print a warning."""
-    click.echo(f"skymount: warning: {escape(text)}", err=True)
+    click.echo(f"skymount: warning: {visible(text)}", err=True)
 
 
 def is_stream(destination: str | None) -> bool:

@@ -26,8 +26,7 @@ from skymount.errors import (
 )
 from skymount.portal.client.client import PortalClient
 from skymount.portal.options import ClientOptions
-from skymount.portal.verify_policy import VerifyPolicy
-from skymount.portal.write_policy import WritePolicy
+from skymount.portal.policies import VerifyPolicy, WritePolicy
 from skymount.wire.dialect import Dialect
 from skymount.wire.skylink import Skylink
 

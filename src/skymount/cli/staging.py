@@ -14,10 +14,10 @@ from typing import Self
 import click
 import trio
 
-from skymount.cli.output import escape
 from skymount.content.fetch.reader import ContentReader
 from skymount.content.model.skyfile import Skyfile
 from skymount.storage import atomic_file
+from skymount.wording import visible
 
 PIECE_SIZE = 4 << 20  # bytes that are read and written at a time
 _BATCH = 1000  # small files that one call in a thread writes
@@ -224,7 +224,7 @@ class StagingDirectory:
             except FileNotFoundError:
                 return None
             except NotADirectoryError:
-                shown = escape(self._shown(b"/".join(elements[:depth])))
+                shown = visible(self._shown(b"/".join(elements[:depth])))
                 raise DestinationError(f"{shown}: a file or a link is in the way") from None
             finally:
                 os.close(above)
@@ -238,7 +238,7 @@ class StagingDirectory:
         try:
             yield
         except OSError as error:
-            raise OSError(error.errno, error.strerror, escape(self._shown(path))) from None
+            raise OSError(error.errno, error.strerror, visible(self._shown(path))) from None
 
 
 def check_free(shown: str, name: bytes, within: int | None = None, *, force: bool) -> None:
@@ -248,14 +248,14 @@ def check_free(shown: str, name: bytes, within: int | None = None, *, force: boo
     except FileNotFoundError:
         return
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISLNK(found.st_mode):
-        raise DestinationError(f"{escape(shown)}: it is not a regular file, and is not replaced")
+        raise DestinationError(f"{visible(shown)}: it is not a regular file, and is not replaced")
     if not force:
         raise taken(shown)
 
 
 def taken(shown: str) -> DestinationError:
     """Return the error for a destination that exists."""
-    return DestinationError(f"{escape(shown)}: it exists already; use --force to replace it")
+    return DestinationError(f"{visible(shown)}: it exists already; use --force to replace it")
 
 
 def _exists(name: str | bytes, within: int) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 import click
 
-from skymount.cli.output import escape, warn
+from skymount.cli.output import warn
 from skymount.errors import MalformedError
 from skymount.upload_selection.selection import (
     NamedSecretError,
@@ -14,6 +14,7 @@ from skymount.upload_selection.selection import (
     UnusableFilesError,
     options,
 )
+from skymount.wording import visible
 
 if TYPE_CHECKING:
     from skymount.portal.client.upload import UploadBody
@@ -69,7 +70,7 @@ def prepared(
 
 
 def _say(text: str) -> None:
-    click.echo(f"skymount: {escape(text)}", err=True)
+    click.echo(f"skymount: {visible(text)}", err=True)
 
 
 def selection_options(command: F) -> F:

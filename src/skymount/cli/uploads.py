@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from skymount.portal.client.base import PortalReader
     from skymount.portal.client.upload import UploadBody
     from skymount.portal.failover.portals import Portals
+    from skymount.portal.policies import WritePolicy
     from skymount.portal.uploads.copies import Copies
-    from skymount.portal.write_policy import WritePolicy
     from skymount.wire.http.responses import UploadResult
     from skymount.wire.skylink import Skylink
 

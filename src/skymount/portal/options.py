@@ -11,8 +11,8 @@ from typing import Any, Self, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 from skymount.errors import MalformedError, WrongTypeError
+from skymount.portal.policies import VerifyPolicy
 from skymount.portal.validation import callback, flag, integer, mapping, path, seconds, text, texts
-from skymount.portal.verify_policy import VerifyPolicy
 from skymount.wire.dialect import SVC, Dialect, dialect_named
 from skymount.wire.http.host import is_loopback
 
@@ -295,7 +295,7 @@ _PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "timeout": seconds,
     "dialect": _dialect,
     "on_upload_progress": callback,
-    "verify": lambda value, name: VerifyPolicy.parse(text(value, name)),
+    "verify": lambda value, name: VerifyPolicy.parse(text(value, name), name),
     "node_url": _node_url,
     "ca_file": _ca_file,
     "redirect_hosts": _redirect_hosts,

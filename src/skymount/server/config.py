@@ -66,6 +66,8 @@ class PortalConfig:
     """Addresses and networks of proxies whose `X-Forwarded-For` and `-Proto` count."""
     content_host: str = ""
     """The name below which each skylink has a host of its own, for browsers."""
+    noindex: bool = False
+    """Ask search engines to list nothing of it."""
     cluster: ClusterSettings | None = None
     """What is used in place of `data`, if portals share their data."""
     upstream: Mapping[str, Any] = field(default_factory=dict, repr=False)

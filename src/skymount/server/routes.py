@@ -28,7 +28,7 @@ from skymount.server.http.passwords import Passwords
 from skymount.server.http.requester import HEALTH, METRICS, wants_page
 from skymount.server.http.router import Handler, Route, Router
 from skymount.server.http_error import HttpError
-from skymount.server.pages.assets import get_asset
+from skymount.server.pages.assets import NOT_INDEXED, get_asset, get_robots
 from skymount.server.pages.content_hosts import ContentHosts
 from skymount.server.pages.errors import error_page
 from skymount.server.pages.home import HomePage
@@ -88,6 +88,8 @@ def build_routes(
     yield _route("/-/view/{link}", GET=content.view)
     yield _route("/-/view/{link}/{path:path}", GET=content.view)
     yield _route("/-/assets/{name}", GET=get_asset)
+    if config.noindex:
+        yield _route("/robots.txt", GET=get_robots)
     if metrics is not None:
         yield _route(METRICS, GET=MetricsEndpoint(metrics, index).get)
     for path in (dialect.path for dialect in PRESETS.values()):
@@ -168,6 +170,8 @@ def build_app(
     async def respond(scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         response = await _respond(router, request)
+        if config.noindex:
+            response.raw_headers = [*response.raw_headers, NOT_INDEXED]
         try:
             await response(scope, receive, send)
         except (HttpError, StorageError, OSError) as error:  # before anything was sent

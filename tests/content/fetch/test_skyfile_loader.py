@@ -12,7 +12,6 @@ from skymount.errors import (
     AccessDeniedError,
     BadContentError,
     HeadTooLongError,
-    MalformedError,
     NotFoundError,
     PortalError,
     UnavailableError,
@@ -665,22 +664,6 @@ async def test_what_no_portal_can_prove(stack: OpenContentStack, skyfile: FakeSk
         failing.fault(fake.status(503))
         found = (await made.loader.load(skyfile.skylink)).skyfile
         assert (found.verified, found.is_provisional) == (Verified.NO, False)
-
-
-# --- policies
-
-
-@pytest.mark.parametrize("text", ["require", "available", "off"])
-def test_policy_by_name(text: str):
-    """The configuration's words are policies."""
-    assert VerifyPolicy.parse(text).value == text
-
-
-@pytest.mark.parametrize("text", ["", "on", "REQUIRE"])
-def test_no_such_policy(text: str):
-    """Other words are refused, with the ones that there are."""
-    with pytest.raises(MalformedError, match="require, available, off"):
-        VerifyPolicy.parse(text)
 
 
 CROWD = {f"d{n // 100}/{n:05}": b"x" for n in range(20_000)}

@@ -31,9 +31,9 @@ from skymount.portal.client.upload import UploadBody, send
 from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.revision_marks import EntryId
+from skymount.portal.policies import WritePolicy
 from skymount.portal.registry.owed_sender import OwedSender
 from skymount.portal.registry.verified_registry import VerifiedRegistry
-from skymount.portal.write_policy import WritePolicy
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.metadata import Metadata, encode_metadata
 from skymount.wire.registry_entry import hash_data_key

@@ -12,7 +12,7 @@ from skymount.portal.client.content_check import (
     PayloadCheck,
     SizeCheck,
 )
-from skymount.portal.verify_policy import Verified
+from skymount.portal.policies import Verified
 from skymount.wire import merkle
 from skymount.wire.base_sector import Layout
 from skymount.wire.http.byte_range import ByteRange

@@ -12,9 +12,9 @@ from skymount.errors import (
 )
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.pending_write import PendingStatus
+from skymount.portal.policies import WritePolicy
 from skymount.portal.registry.entry_writer import CONFLICTS
 from skymount.portal.registry.verified_registry import FRESH, VerifiedRegistry
-from skymount.portal.write_policy import WritePolicy
 from skymount.wire.registry_entry import MAX_REVISION
 from tests.fakes.entries import FakeRegistry, portals_of
 from tests.portal.ledger.entries import PAIR

@@ -11,10 +11,10 @@ from skymount.errors import StaleEntryError, StorageError, UnavailableError
 from skymount.portal.client.base import PortalReader
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.pending_write import PendingStatus
+from skymount.portal.policies import WritePolicy
 from skymount.portal.registry.owed_sender import OwedConfig, OwedSender
 from skymount.portal.registry.spool_retry import SpoolRetry
 from skymount.portal.registry.verified_registry import VerifiedRegistry
-from skymount.portal.write_policy import WritePolicy
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.skylink import Skylink
 from tests.fakes.entries import FakeRegistry, portals_of

@@ -10,8 +10,8 @@ import trio
 from skymount.errors import PortalError, ReadOnlyPortalError, StaleEntryError, UnavailableError
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.pending_write import PendingStatus
+from skymount.portal.policies import WritePolicy
 from skymount.portal.registry.verified_registry import VerifiedRegistry
-from skymount.portal.write_policy import WritePolicy
 from skymount.wire.registry_entry import SignedEntry
 from tests.fakes.entries import FakeRegistry, portals_of
 from tests.portal.ledger.entries import KEY, PAIR, by_work

@@ -27,10 +27,10 @@ from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.owed_entry import OwedEntry
 from skymount.portal.ledger.pending_write import PendingStatus, PendingWrite
 from skymount.portal.ledger.revision_marks import EntryId
+from skymount.portal.policies import WritePolicy
 from skymount.portal.registry.entry_state import EntryState
 from skymount.portal.registry.owed_sender import OwedSender
 from skymount.portal.registry.verified_registry import VerifiedRegistry
-from skymount.portal.write_policy import WritePolicy
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import DELETED, MAX_REVISION, Entry, SignedEntry, hash_data_key
 from tests.fakes.entries import FakeRegistry, portals_of

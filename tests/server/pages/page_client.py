@@ -59,5 +59,5 @@ def elsewhere(client: Client, url: str, **headers: str) -> httpx.Response:
 
 def listed_names(answer: httpx.Response) -> list[str]:
     """Return the names in the list of the first page, in order."""
-    found = re.findall(r'<th scope="row"><a href="/-/view/[^"]+"[^>]*>([^<]*)</a>', answer.text)
+    found = re.findall(r'<th scope="row"><a href="/-/view/[^"]+"[^>]*><bdi>([^<]*)<', answer.text)
     return [str(name) for name in found]

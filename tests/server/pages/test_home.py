@@ -191,6 +191,7 @@ def test_a_password_is_asked_for(guarded: PortalProcess) -> None:
 
         out = client.post("/-/sign-out", data={"token": token_of(answer)})
         assert out.status_code == 303
+        assert out.headers["clear-site-data"] == '"cache"'
         assert "Password" in page(client, "/").text
 
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from urllib.parse import quote
 
 import pytest
 
@@ -48,6 +49,26 @@ def test_templates_are_for_those_who_want_pages() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_names_are_isolated_and_written_out(client: Client) -> None:
+    """B12: in lists, listings and previews; markup in them stays text. Links lead to the file."""
+    name = "a<b>\u202egpj.exe"
+    link = client.upload({name: b"1", f"d\u200b/{name}": b"2"}, filename=f"all{name}")
+    shown = 'a&lt;b&gt;<span class="unseen">\\u202e</span>gpj.exe</bdi>'
+    for url in ("/", f"/?stored={link}", f"/-/view/{link}/"):
+        assert f"<bdi>all{shown}" in page(client, url).text
+    for url in (f"/{link}/", f"/-/view/{link}/d%E2%80%8B/", f"/-/view/{link}/{quote(name)}"):
+        assert f"<bdi>{shown}" in page(client, url).text
+    assert '<bdi>d<span class="unseen">\\u200b</span></bdi>' in page(client, f"/{link}/").text
+    for url in ("/", f"/{link}/", f"/-/view/{link}/{quote(name)}", f"/?stored={link}"):
+        assert not {"\u202e", "\u200b"} & set(page(client, url).text)
+    assert page(client, f"/?q={quote(name)}").text.count("\u202e") == 1  # in the field itself
+    assert client.get(f"/{link}/{quote(name)}").content == b"1"
+    with_slash = client.get(f"/{link}/").text  # for programs
+    assert f'<a href="{quote(name)}">a&lt;b&gt;\\u202egpj.exe</a>' in with_slash
+    refused = page(client, f"/{link}/no\u202e", status=404)
+    assert '/no<span class="unseen">\\u202e</span>' in refused.text
 
 
 def test_a_policy_for_an_ipv6_address(client: Client) -> None:

@@ -9,8 +9,10 @@ import pytest
 
 from skymount.errors import MalformedError
 from skymount.server.config import PortalConfig
+from skymount.server.storage.cluster.choice import open_reader
 from skymount.server.upload.rules import PartList, UploadQuery
 from skymount.wire.http.multipart import PartHeader
+from skymount.wire.skylink import parse_skylink
 from tests.fakes.skyfiles import inline_skylink
 from tests.portal_process import PortalProcess
 from tests.server.http_client import FORM_TYPE, Client, message_of, skylink_of, stored_files
@@ -135,12 +137,37 @@ def test_a_directory_keeps_names_types_modes_and_order(client: Client) -> None:
     assert client.get(f"/{link}/b/c/d").content == b"abc"
 
 
-def test_of_parts_with_the_same_name_the_last_wins(client: Client) -> None:
-    """The lost part still counts in the length."""
-    parts = [(PartHeader("files[]", "a"), b"old"), (PartHeader("files[]", "a"), b"newer")]
-    link = skylink_of(client.post_form(parts, {"filename": "d"}))
-    assert client.get(f"/svc/metadata/{link}").json()["length"] == 8
-    assert client.get(f"/{link}/a").content == b"newer"
+@pytest.mark.parametrize("between", [[], [(PartHeader("files[]", "b"), b"b")]])
+def test_two_parts_of_one_name_are_refused(
+    client: Client, portal: PortalProcess, between: list[tuple[PartHeader, bytes]]
+) -> None:
+    """One of them would be lost. The error names them, and nothing is kept."""
+    before = stored_files(portal.data)
+    part = PartHeader("files[]", "in/a")
+    answer = client.post_form([(part, b"old"), *between, (part, b"newer")], {"filename": "d"})
+    assert answer.status_code == 400
+    assert message_of(answer).endswith("two files of the form have the name 'in/a'")
+    assert stored_files(portal.data) == before
+
+
+def test_the_list_has_the_name_of_the_metadata(client: Client, portal: PortalProcess) -> None:
+    """B2: also of a directory of one file, and of one whose first file has another name."""
+    named = {
+        "d": client.upload({"one": b"1"}, filename="d"),
+        "e": client.upload({"x/a": b"2", "b": b"3"}, filename="e"),
+        "own": client.upload_file("part", b"4", filename="own"),
+        "f": client.upload_file("f", b"5"),
+        "raw": skylink_of(
+            client.post("/svc/skyfile", params={"filename": "raw"}, headers={"Content-Type": "a/b"})
+        ),
+    }
+    files = {"d": 1, "e": 2, "own": 1, "f": 0, "raw": 0}
+    with open_reader(PortalConfig(portal.data)) as reader:
+        for name, link in named.items():
+            row = reader.row(parse_skylink(link))
+            assert row is not None
+            assert (row.name, row.files) == (name, files[name])
+            assert client.get(f"/svc/metadata/{link}").json()["filename"] == name
 
 
 def test_a_dry_run_stores_nothing(client: Client, portal: PortalProcess) -> None:

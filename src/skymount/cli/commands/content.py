@@ -11,9 +11,9 @@ import click
 
 from skymount.cli import completion
 from skymount.cli.options import reading_options
-from skymount.cli.output import emit, escape, json_option, open_stream
+from skymount.cli.output import emit, json_option, open_stream
 from skymount.storage.atomic_file import write_all
-from skymount.wording import readable_size
+from skymount.wording import readable_size, visible
 
 if TYPE_CHECKING:
     from skymount.cli.link_target import LinkTarget, ParsedLink
@@ -53,7 +53,7 @@ def ls(
     """
     from skymount.cli.link_target import ParsedLink, open_target, warn_of_unverified
     from skymount.cli.session import run_with_content
-    from skymount.portal.verify_policy import Verified
+    from skymount.portal.policies import Verified
 
     parsed = ParsedLink.parse(link)
     target = run_with_content(settings, lambda session: open_target(session, parsed))
@@ -97,13 +97,13 @@ def _lines(
         for _, node in found
     ]
     sizes = max((len(size) for size, _ in rows), default=0)
-    types = max((len(escape(kind)) for _, kind in rows), default=0)
+    types = max((len(visible(kind)) for _, kind in rows), default=0)
     for (path, node), (size, kind) in zip(found, rows, strict=True):
         name = path.decode() + ("" if isinstance(node, TreeFile) else "/")
         if not is_long:
             yield name
         else:
-            yield f"{stat.filemode(node.mode)} {size:>{sizes}} {escape(kind):<{types}} {name}"
+            yield f"{stat.filemode(node.mode)} {size:>{sizes}} {visible(kind):<{types}} {name}"
 
 
 @click.command()
@@ -151,7 +151,7 @@ async def write_out(
         files = [found for _, found in target.files()]
         if len(files) != 1 or target.hidden():
             raise click.ClickException(
-                f"{escape(target.link.text)}: it is a directory; name a file in it"
+                f"{visible(target.link.text)}: it is a directory; name a file in it"
             )
         file = files[0]
     warn_of_unverified(target.link.text, target.verified, session.policy)
@@ -161,7 +161,7 @@ async def write_out(
             is_first = at == file.offset
             if is_first and not force and os.isatty(out) and _is_binary(bytes(data[:8192])):
                 raise click.ClickException(
-                    f"{escape(target.link.text)}: it is binary, and would garble the terminal; "
+                    f"{visible(target.link.text)}: it is binary, and would garble the terminal; "
                     "send it to a file or a program, or add --force"
                 )
             # abandoned on cancel: a pipe that nobody reads must not keep the command from ending
@@ -205,7 +205,7 @@ async def _metadata(session: "ContentSession", link: "ParsedLink") -> "MetadataR
     from skymount.portal.client.metadata import get_metadata
     from skymount.portal.client.verification import ContentProofs
     from skymount.portal.ledger.revision_marks import RevisionMarks
-    from skymount.portal.verify_policy import Verified, VerifyPolicy
+    from skymount.portal.policies import Verified, VerifyPolicy
 
     check_verifiable(session, link)
     found = await resolve_link(session, link)

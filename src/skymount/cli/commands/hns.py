@@ -83,7 +83,7 @@ def download(
     from skymount.cli.commands.copying.download import check_destination, file_destination, unsaved
     from skymount.cli.link_target import HNS, ParsedLink, safe_name, warn_of_unverified
     from skymount.cli.session import run_with_client
-    from skymount.portal.verify_policy import Verified
+    from skymount.portal.policies import Verified
 
     check_destination(destination, as_json, force=force)
     link = ParsedLink.parse(name if name[:4].lower() == "hns:" else HNS + name)

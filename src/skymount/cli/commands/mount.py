@@ -15,8 +15,9 @@ import click
 from skymount import file_permissions
 from skymount.cli import completion
 from skymount.cli.options import PathType, load_settings, mount_options
-from skymount.cli.output import escape, own_descriptor, warn
+from skymount.cli.output import own_descriptor, warn
 from skymount.errors import ConfigError, MountError, StorageError
+from skymount.wording import visible
 
 if TYPE_CHECKING:
     from skymount.config import Config
@@ -120,7 +121,7 @@ def mount(mountpoint: str | None, name: str | None, foreground: bool, **flags: A
         warn(warning)
     if os.isatty(2):
         said = f"mounted at {settings.mountpoint}; portal: {started.portals}; log: {log_file}"
-        click.echo(escape(said), err=True)
+        click.echo(visible(said), err=True)
 
 
 def _writable(path: str, *, is_default: bool) -> str:

@@ -179,6 +179,11 @@ portal.add_command(backup.import_)
     help="Give content hosts of its own below this name in browsers, by a wildcard record of DNS.",
 )
 @click.option(
+    "--noindex",
+    is_flag=True,
+    help="Ask search engines to list nothing of this portal: by /robots.txt and a header.",
+)
+@click.option(
     "--workers",
     type=click.IntRange(1, 64),
     default=1,

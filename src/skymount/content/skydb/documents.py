@@ -27,11 +27,11 @@ from skymount.portal.client.upload import UploadBody, send
 from skymount.portal.failover.portals import Portals
 from skymount.portal.http.connection_pool import in_background
 from skymount.portal.ledger.revision_marks import EntryId
+from skymount.portal.policies import WritePolicy
 from skymount.portal.registry.entry_state import EntryState
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.portal.uploads.entry_content import write_entry
 from skymount.portal.uploads.everywhere import upload_to_all
-from skymount.portal.write_policy import WritePolicy
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import linked_skylink
 from skymount.wire.skydb_document import document_name

@@ -21,7 +21,7 @@ from skymount.portal.client.verification import ContentProof
 from skymount.portal.http.client import HttpClient
 from skymount.portal.http.response import Headers, Response
 from skymount.portal.options import PortalOptions
-from skymount.portal.verify_policy import Verified
+from skymount.portal.policies import Verified
 from skymount.wire.http import requests
 from skymount.wire.metadata import (
     METADATA_LIMIT,

@@ -17,7 +17,7 @@ from skymount.portal.http.client import HttpClient
 from skymount.portal.http.request import Call
 from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.options import CallOptions, CommonOptions, PortalOptions
-from skymount.portal.verify_policy import Verified
+from skymount.portal.policies import Verified
 from skymount.wire.http import requests
 from skymount.wire.registry_entry import DELETED, Entry, linked_skylink
 from skymount.wire.skydb_document import (

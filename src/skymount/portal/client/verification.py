@@ -25,7 +25,7 @@ from skymount.portal.client.content_check import (
 from skymount.portal.http.client import HttpClient
 from skymount.portal.ledger.revision_marks import EntryId, RevisionMarks
 from skymount.portal.options import PortalOptions
-from skymount.portal.verify_policy import Verified, VerifyPolicy
+from skymount.portal.policies import Verified, VerifyPolicy
 from skymount.wire import base_sector, merkle
 from skymount.wire.http import requests
 from skymount.wire.http.byte_range import ByteRange

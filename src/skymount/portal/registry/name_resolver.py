@@ -25,10 +25,10 @@ from skymount.portal.client import hns
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.revision_marks import EntryId
+from skymount.portal.policies import VerifyPolicy
 from skymount.portal.registry.cached_resolution import CachedResolution, Resolution
 from skymount.portal.registry.entry_reader import EntryReader
 from skymount.portal.registry.entry_state import EntryState
-from skymount.portal.verify_policy import VerifyPolicy
 from skymount.wire.hns import DomainRecord, RegistryRecord
 from skymount.wire.registry_entry import SignedEntry, entry_link, linked_skylink
 from skymount.wire.registry_proof import HOPS, verified_hops

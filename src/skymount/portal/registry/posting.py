@@ -22,8 +22,8 @@ from skymount.portal.client.base import PortalReader
 from skymount.portal.client.registry import GET_TIMEOUT, Registry
 from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.owed_entry import LACKS_CONTENT, Debt, lacking_debts
+from skymount.portal.policies import WritePolicy
 from skymount.portal.registry.entry_reader import EntryReader
-from skymount.portal.write_policy import WritePolicy
 from skymount.wire.registry_entry import SignedEntry, check_update
 
 _FIRST_PAUSE = 1.0  # seconds until a late post that failed is sent again

@@ -24,12 +24,12 @@ from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.pending_write import PendingStatus, PendingWrite
 from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.ledger.rollback import is_rolled_back, rollback_reason
+from skymount.portal.policies import WritePolicy
 from skymount.portal.registry.entry_reader import EntryReader
 from skymount.portal.registry.entry_state import EntryState, check_not_frozen, described
 from skymount.portal.registry.entry_writer import EntryWriter
 from skymount.portal.registry.posting import Posted, Posting
 from skymount.portal.registry.write_outcomes import WriteOutcomes
-from skymount.portal.write_policy import WritePolicy
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import DATA_LIMIT, DELETED, Entry, SignedEntry
 

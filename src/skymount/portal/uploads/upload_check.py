@@ -18,7 +18,7 @@ from skymount.portal.client.content_check import DownloadCheck
 from skymount.portal.client.upload import UploadBody
 from skymount.portal.client.verification import ContentProof, ContentProofs
 from skymount.portal.ledger.revision_marks import RevisionMarks
-from skymount.portal.verify_policy import Verified, VerifyPolicy
+from skymount.portal.policies import Verified, VerifyPolicy
 from skymount.wire.metadata import parse_metadata
 from skymount.wire.skylink import Skylink
 

@@ -1,4 +1,4 @@
-"""The styles, scripts and pictures of pages."""
+"""The styles, scripts and pictures of pages, and what search engines are told."""
 
 import hashlib
 from functools import cache
@@ -20,6 +20,9 @@ _TYPES = {
     "script.js": "text/javascript; charset=utf-8",
     **{f"{name}.svg": "image/svg+xml" for name in ("icon", "file", "folder", "locked", "up")},
 }
+
+NOT_INDEXED = (b"x-robots-tag", b"noindex, nofollow")
+"""The header of all that search engines are asked not to list."""
 
 
 @cache
@@ -48,3 +51,9 @@ async def get_asset(request: Request) -> Response:
         ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; sandbox"),
     ]
     return responses.BytesResponse(200, headers, content)
+
+
+async def get_robots(request: Request) -> Response:
+    """Ask programs that collect pages to stay away (RFC 9309)."""
+    text_type = ("Content-Type", "text/plain; charset=utf-8")
+    return responses.BytesResponse(200, [text_type], b"User-agent: *\nDisallow: /\n")

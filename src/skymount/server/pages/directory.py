@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from skymount.server.download import media_type
 from skymount.wire.metadata import Metadata, Subfile
+from skymount.wording import visible
 
 ROWS_LIMIT = 500
 """Rows of one page."""
@@ -145,7 +146,7 @@ def index_chunks(directory: Directory) -> Generator[bytes]:
     """Yield a page of links to all that is in a directory, by name; relative, with a slash behind
     those of directories.
     """
-    title = html.escape(f"Index of /{directory.path}")
+    title = html.escape(visible(f"Index of /{directory.path}"))
     head = '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
     yield f"{head}<title>{title}</title></head>\n<body><h1>{title}</h1>\n<pre>\n".encode(
         errors="replace"
@@ -159,7 +160,7 @@ def index_chunks(directory: Directory) -> Generator[bytes]:
         yield b'<a href="../">../</a>\n'
     while run := list(islice(names, _RUN)):
         yield "".join(
-            f'<a href="{_relative(name)}">{html.escape(name)}</a>\n' for name, _ in run
+            f'<a href="{_relative(name)}">{html.escape(visible(name))}</a>\n' for name, _ in run
         ).encode(errors="replace")
     yield b"</pre></body></html>\n"
 

@@ -126,7 +126,10 @@ class HomePage:
         form = await self._form(request)
         session = await self.sessions.find(request)
         self.sessions.check(request, session or "", form.get(TOKEN_FIELD, ""))
-        return _to_home(self.sessions.sign_out(request))
+        response = _to_home(self.sessions.sign_out(request))
+        # Nothing else is cleared: other programs of this host may have cookies and storage there.
+        response.headers["Clear-Site-Data"] = '"cache"'
+        return response
 
     async def _form(self, request: Request) -> Params:
         body = await read_body(request, _FORM_LIMIT, self.config.body_timeout)

@@ -4,6 +4,7 @@ jinja2 is imported, and a template compiled, when the first page is asked for: i
 rendering is.
 """
 
+import html
 import time
 from functools import cache
 from importlib import resources
@@ -19,6 +20,7 @@ from skymount.server.http.host_header import RequestHost
 from skymount.server.http.requester import ASSETS, HOST, PORTAL_URL, REQUESTER
 from skymount.server.pages.assets import asset_url
 from skymount.server.pages.content_hosts import portal_url
+from skymount.wording import visible
 
 SANDBOX: responses.HeaderList = [
     (
@@ -32,6 +34,7 @@ SANDBOX: responses.HeaderList = [
 NAME_LIMIT = 255
 """Characters of a name that are shown; links have all of it."""
 
+_MARK = '<span class="unseen">{}</span>'
 _UNITS = ("bytes", "KB", "MB", "GB", "TB", "PB", "EB")
 _LAST_TIME = 253402300799  # of the year 9999; files may have later ones
 _COMMON: responses.HeaderList = [
@@ -74,6 +77,10 @@ def _render(template: str, values: dict[str, Any]) -> bytes:
 @cache
 def _environment() -> Any:
     import jinja2
+    from markupsafe import Markup
+
+    def marked(text: str) -> Markup:
+        return Markup(visible(html.escape(text), _MARK))
 
     def load(name: str) -> str:
         return (resources.files(__package__) / "templates" / name).read_text()
@@ -90,7 +97,9 @@ def _environment() -> Any:
         "size": readable_size,
         "when": readable_time,
         "url": quote,
-        "short": shortened,
+        "short": lambda text: visible(shortened(text)),
+        "name": lambda text: Markup("<bdi>{}</bdi>").format(marked(shortened(text))),
+        "marked": marked,
     }
     return environment
 

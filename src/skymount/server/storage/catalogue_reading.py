@@ -1,6 +1,7 @@
 """What the catalogue says of a skyfile: after an upload, or read from the disk. Blocks."""
 
 import logging
+from collections.abc import Collection
 
 import msgspec
 
@@ -73,15 +74,16 @@ def of_disk(store: SkyfileStore, skylink: Skylink) -> Recorded | None:
 
 def describe_metadata(raw: bytes) -> tuple[str, int]:
     """Return the name in metadata, and the number of its files; 0 if it is no directory."""
+    files: Collection[str]
     try:
         names = _decode_names(raw)
-        found, files = names.filename, [*(names.subfiles or ())]
+        found, files = names.filename, names.subfiles or {}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         metadata = parse_metadata(raw)
-        found, files = metadata.filename, [*metadata.subfiles]
+        found, files = metadata.filename, metadata.subfiles
     return found, count_files(found, files)
 
 
-def count_files(name: str, files: list[str]) -> int:
+def count_files(name: str, files: Collection[str]) -> int:
     """Return how many files a directory has; 0 for a single file that is none."""
-    return 0 if files == [name] else len(files)
+    return 0 if len(files) == 1 and name in files else len(files)

@@ -25,7 +25,7 @@ from skymount.server.storage.catalogue_rows import NewSkyfile
 from skymount.server.storage.disk_errors import DiskFullError
 from skymount.server.storage.interfaces import Catalogue, ContentStore, Skykeys
 from skymount.server.upload.quota import Quota, QuotaError, Reservation
-from skymount.server.upload.rules import PartList, UploadQuery, encode_upload_metadata
+from skymount.server.upload.rules import PartList, UploadQuery, describe_upload
 from skymount.server.upload.sector_writer import UploadLimits, open_sector_writer
 from skymount.wire.base_sector import fits_inline
 from skymount.wire.dialect import PRESETS
@@ -112,13 +112,14 @@ class UploadEndpoint:
                     await writer.write(content)
             if form is not None:
                 form.finish()
-            encode = partial(encode_upload_metadata, query, parts, writer.size)
-            metadata = encode() if parts.is_short else await trio.to_thread.run_sync(encode)
+            describe = partial(describe_upload, query, parts, writer.size)
+            metadata, name, files = (
+                describe() if parts.is_short else await trio.to_thread.run_sync(describe)
+            )
             built, skylink = await writer.build(metadata)
             if keep:
                 room.take(built.disk_size(writer.size))
                 await room.confirm()
-                name, files = parts.summary(query)
                 is_small = fits_inline(len(metadata), writer.size)
                 new = NewSkyfile(skylink, name, files, writer.size, query.is_encrypted, is_small)
                 with trio.CancelScope(shield=True):  # what is published is recorded, too

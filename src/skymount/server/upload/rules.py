@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 import msgspec
 
@@ -10,6 +10,7 @@ from skymount.errors import MalformedError
 from skymount.server.config import PortalConfig
 from skymount.server.http.query_params import Params, boolean, number
 from skymount.server.http_error import HttpError, refuse_malformed
+from skymount.server.storage.catalogue_reading import count_files
 from skymount.wire.http.multipart import PartHeader
 from skymount.wire.metadata import Metadata, Subfile, check_path, encode_metadata
 from skymount.wire.skykey import check_id
@@ -131,6 +132,14 @@ def _parse_json(text: str, form: type[_T], problem: str, name: str) -> _T:
         raise HttpError(400, f"{problem}: invalid {name} value: {error}") from None
 
 
+class DescribedUpload(NamedTuple):
+    """The metadata of an upload as it is stored, and what the list shows of it."""
+
+    metadata: bytes
+    name: str
+    files: int
+
+
 class PartList:
     """The parts of a form as they arrive, within limits of their number and metadata."""
 
@@ -163,6 +172,8 @@ class PartList:
         if not part.filename:
             raise MalformedError("no filename provided")
         _check_name(part.filename)
+        if part.filename in self._subfiles:
+            raise MalformedError(f"two files of the form have the name '{part.filename}'")
         self._count += 1
         self._weight += (
             2 * len(part.filename.encode()) + len(part.contenttype.encode()) + _SUBFILE_OVERHEAD
@@ -185,14 +196,6 @@ class PartList:
                 offset=self._start,
                 len=offset - self._start,
             )
-
-    def summary(self, query: UploadQuery) -> tuple[str, int]:
-        """Return the name of the upload and its number of files; 0 if it is no directory."""
-        if not query.is_form:
-            return query.filename, 0
-        first = next(iter(self._subfiles), "")
-        name = query.filename or first
-        return name, 0 if len(self._subfiles) == 1 and first == name else len(self._subfiles)
 
     def metadata(self, query: UploadQuery, length: int) -> Metadata:
         """Return the metadata of the whole form; MalformedError when it breaks a rule."""
@@ -223,14 +226,17 @@ class PartList:
         )
 
 
-def encode_upload_metadata(query: UploadQuery, parts: PartList, length: int) -> bytes:
-    """Return the metadata of an upload of `length` bytes; MalformedError when it breaks a rule."""
-    if not query.is_form:
-        return encode_metadata(Metadata(filename=query.filename, length=length, mode=query.mode))
-    metadata = encode_metadata(parts.metadata(query, length))
-    if len(metadata) > parts.metadata_limit:
+def describe_upload(query: UploadQuery, parts: PartList, length: int) -> DescribedUpload:
+    """Describe an upload of `length` bytes; MalformedError when it breaks a rule."""
+    if query.is_form:
+        metadata = parts.metadata(query, length)
+    else:
+        metadata = Metadata(filename=query.filename, length=length, mode=query.mode)
+    encoded = encode_metadata(metadata)
+    if len(encoded) > parts.metadata_limit:
         raise MalformedError("the metadata of the upload is too large")
-    return metadata
+    name = metadata.filename
+    return DescribedUpload(encoded, name, count_files(name, metadata.subfiles))
 
 
 def _check_name(name: str) -> None:

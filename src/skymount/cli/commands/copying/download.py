@@ -14,7 +14,6 @@ from skymount.cli.options import reading_options
 from skymount.cli.output import (
     Progress,
     emit,
-    escape,
     interruption,
     is_stream,
     json_option,
@@ -24,7 +23,7 @@ from skymount.cli.output import (
 from skymount.errors import BadContentError
 from skymount.storage.atomic_file import write_all
 from skymount.wire.http import requests
-from skymount.wording import counted, readable_size
+from skymount.wording import counted, readable_size, visible
 
 if TYPE_CHECKING:
     from skymount.cli.link_target import LinkTarget, ParsedLink
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from skymount.config import Config
     from skymount.portal.client.base import PortalReader
     from skymount.portal.client.download import DownloadResult
-    from skymount.portal.verify_policy import Verified
+    from skymount.portal.policies import Verified
     from skymount.wire.http.requests import Request
 
 _ARCHIVES = {"zip": ".zip", "tar": ".tar", "targz": ".tar.gz"}
@@ -96,8 +95,8 @@ def download(
         total = sum(size for _, size in saved.files)
         what = counted(len(saved.files), "file")
         if len(saved.files) == 1:
-            what = escape(saved.files[0][0])
-        where = "" if destination else f" in {escape(os.getcwd())}"
+            what = visible(saved.files[0][0])
+        where = "" if destination else f" in {visible(os.getcwd())}"
         click.echo(f"saved {what}{where}, {readable_size(total)}", err=True)
     if saved.left_out:
         raise click.ClickException(f"{counted(saved.left_out, 'file')} cannot be saved, see above")
@@ -111,7 +110,7 @@ def check_destination(destination: str | None, as_json: bool, *, force: bool) ->
         raise click.UsageError("--json and the content cannot both go to stdout")
     if destination is not None and not force and Path(destination).is_block_device():
         raise click.ClickException(
-            f"{escape(destination)}: it is a disk; use --force to write to it"
+            f"{visible(destination)}: it is a disk; use --force to write to it"
         )
 
 
@@ -175,11 +174,11 @@ def file_destination(
     else:
         parent, name = os.path.split(destination)
         if not name or (parent and not os.path.isdir(parent)):
-            raise click.ClickException(f"{escape(parent)}: no such directory")
+            raise click.ClickException(f"{visible(parent)}: no such directory")
     path = os.path.join(parent, name)
     if not chosen and os.path.lexists(path):
         raise DestinationError(
-            f"{escape(path)}: it exists already, and the upload chose that name; "
+            f"{visible(path)}: it exists already, and the upload chose that name; "
             "to replace it name it as DEST, with --force"
         )
     if chosen and force and os.path.islink(path):
@@ -209,7 +208,7 @@ async def _save_tree(
     ]
     if sum(item.size for item in items) > skyfile.size:
         raise click.ClickException(
-            f"{escape(target.link.text)}: its files overlap, and would take more room on disk "
+            f"{visible(target.link.text)}: its files overlap, and would take more room on disk "
             "than the content has; mount it, or download single files"
         )
     path = (target.name if destination is None else destination).rstrip("/") or "/"
@@ -237,10 +236,10 @@ def _is_directory(path: str, *, chosen: bool) -> bool:
         return False
     if not chosen:
         raise click.ClickException(
-            f"{escape(path)}: it exists already; to add to it name it as DEST"
+            f"{visible(path)}: it exists already; to add to it name it as DEST"
         )
     if not os.path.isdir(path):
-        raise click.ClickException(f"{escape(path)}: it exists, and is not a directory")
+        raise click.ClickException(f"{visible(path)}: it exists, and is not a directory")
     return True
 
 
@@ -261,7 +260,7 @@ async def _archive(
     )
     from skymount.cli.staging import StagedFile, StagingDirectory
     from skymount.portal.client.download import to_file
-    from skymount.portal.verify_policy import Verified, VerifyPolicy
+    from skymount.portal.policies import Verified, VerifyPolicy
 
     if session.policy is VerifyPolicy.REQUIRE:
         raise BadContentError("an archive cannot be verified; download the directory instead")

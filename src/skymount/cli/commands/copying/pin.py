@@ -101,7 +101,7 @@ def _target_url(source: "Config", target: "Config") -> str:
 
 def _proving(settings: "Config") -> Any:
     """Return the policy of reading: what is brought is always proved."""
-    from skymount.portal.verify_policy import VerifyPolicy
+    from skymount.portal.policies import VerifyPolicy
 
     return VerifyPolicy.AVAILABLE if settings.verify is VerifyPolicy.OFF else settings.verify
 
@@ -217,7 +217,7 @@ class _Run:
             resolve_link,
             warn_of_unverified,
         )
-        from skymount.portal.verify_policy import Verified
+        from skymount.portal.policies import Verified
 
         link = task.link
         if not isinstance(link, ParsedLink):

@@ -12,8 +12,9 @@ import click
 
 from skymount.cli import completion
 from skymount.cli.options import PathType
-from skymount.cli.output import emit, escape, json_option
+from skymount.cli.output import emit, json_option
 from skymount.errors import MountError
+from skymount.wording import visible
 
 if TYPE_CHECKING:
     from skymount.cli.mount_probe import MountAnswer
@@ -142,6 +143,6 @@ def _redraw(ask: "Callable[[], Sequence[MountAnswer]]") -> NoReturn:
 
     with Live(console=Console(highlight=False), screen=True, auto_refresh=False) as live:
         while True:
-            shown = "\n".join(escape(line) for line in report(ask()))
+            shown = "\n".join(visible(line) for line in report(ask()))
             live.update(Text(shown, overflow="ellipsis", no_wrap=True), refresh=True)
             time.sleep(_INTERVAL)

@@ -43,14 +43,20 @@
   for (const input of document.querySelectorAll("input[readonly]")) {
     input.addEventListener("focus", () => input.select());
   }
+  // A page that the browser has kept may be of somebody who has signed out since.
+  addEventListener("pageshow", (event) => {
+    if (!event.persisted || !document.querySelector(".sign-out")) return;
+    document.documentElement.hidden = true;
+    location.reload();
+  });
   const stored = byId("stored");
   if (stored) stored.focus();
 
   const form = byId("upload");
   if (!form) return;
   const drop = byId("drop"), problem = byId("problem"), progress = byId("progress"), bar = byId("bar");
-  const limit = Number(form.dataset.limit);
-  let request = null;
+  const limit = Number(form.dataset.limit), together = 100;
+  let task = null;  // what is under way: `request` sends, before it is there files are collected
 
   const size = (bytes) => {
     const units = ["bytes", "KB", "MB", "GB", "TB"];
@@ -63,11 +69,33 @@
     return seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
   };
   const show = (uploading) => { progress.hidden = !uploading; drop.hidden = uploading; };
-  const fail = (text) => {
-    request = null;
+  // Names, written out as by `visible` of wording.py.
+  const unseen = /(?![\u200c\u200d\ufe00-\ufe0f\u{e0100}-\u{e01ef}])[\p{Cc}\p{Cs}\p{DI}\u2028\u2029\ufff9-\ufffb]/gu;
+  const named = (text) => {
+    const element = document.createElement("bdi");
+    element.textContent = text.replace(unseen, (char) => {
+      const code = char.codePointAt(0), digits = code < 0x100 ? 2 : code < 0x10000 ? 4 : 8;
+      return (digits === 2 ? "\\x" : digits === 4 ? "\\u" : "\\U") + code.toString(16).padStart(digits, "0");
+    });
+    return element;
+  };
+  const count = (files) => `${files.toLocaleString()} file${files === 1 ? "" : "s"}`;
+  const fail = (...parts) => {
+    task = null;
     show(false);
-    problem.textContent = text;
+    problem.replaceChildren(...parts);
     problem.hidden = false;
+  };
+  const gaveUp = (what) => fail(`It was not stored: ${what}. The command can do it: ${form.dataset.command}`);
+  const begin = (...what) => {
+    task = { isCancelled: false, request: null };
+    problem.hidden = true;
+    bar.removeAttribute("value");
+    byId("progress-what").replaceChildren(...what);
+    byId("progress-text").textContent = "";
+    show(true);
+    byId("cancel").focus();
+    return task;
   };
 
   // Media types by extension, as src/skymount/wire/media_types.py has them: the browser's depend on the machine.
@@ -81,20 +109,27 @@
     return dot > 0 ? known.get(name.slice(dot + 1).toLowerCase()) || "" : "";
   };
 
-  // files: [path, File] of each.
+  // What two of the files would be in one upload, if they cannot both be in it. files: [path, File] of each.
+  const clash = (files) => {
+    const seen = new Map(), folders = new Set();
+    const one = (file) => `one of ${size(file.size)}, changed ${new Date(file.lastModified).toLocaleString()}`;
+    for (const [path, file] of files) {
+      if (seen.has(path)) return ["Two files have the name ", named(path), `: ${one(seen.get(path))}, and ${one(file)}.`];
+      seen.set(path, file);
+      for (let end = path.indexOf("/"); end > 0; end = path.indexOf("/", end + 1)) folders.add(path.slice(0, end));
+    }
+    for (const [path] of files) if (folders.has(path)) return ["A file and a folder have the name ", named(path), "."];
+    return null;
+  };
   const upload = (files) => {
-    if (request || !files.length) return;
-    const total = files.reduce((sum, [, file]) => sum + file.size, 0);
+    if (!files.length) { fail("There are no files in it."); return; }
+    const total = files.reduce((sum, [, file]) => sum + file.size, 0), same = clash(files);
+    if (same) { fail(...same, " Nothing was sent: rename one of them, or upload one after the other."); return; }
     if (total > limit) { fail(`This is too large: ${size(total)}. At most ${size(limit)} can be uploaded at once.`); return; }
-    problem.hidden = true;
-    bar.value = 0;
-    const what = files.length === 1 ? files[0][0] : `${files.length.toLocaleString()} files`;
-    byId("progress-what").textContent = `${what}, ${size(total)}`;
-    byId("progress-text").textContent = "";
-    show(true);
-    byId("cancel").focus();
-    const started = performance.now();
-    request = new XMLHttpRequest();
+    const current = begin(files.length === 1 ? named(files[0][0]) : count(files.length), `, ${size(total)}`);
+    byId("progress-text").textContent = "The browser opens what it sends …";
+    const started = performance.now(), request = new XMLHttpRequest();
+    current.request = request;
     request.open("POST", form.action);
     request.responseType = "text";
     request.setRequestHeader("Accept", "application/json");
@@ -110,18 +145,23 @@
     });
     request.addEventListener("load", () => {
       let answer = {};
-      try { answer = JSON.parse(request.responseText); } catch { /* below */ }
-      if (request.status === 200 && answer.page) { location.assign(answer.page); return; }
-      fail(answer.message ? `It was not stored: ${answer.message}` : `It was not stored: the portal answered ${request.status}.`);
+      try { answer = JSON.parse(request.responseText) || {}; } catch { /* not of the portal */ }
+      if (request.status === 200 && answer.page) { task = null; location.assign(answer.page); return; }
+      if (answer.message) fail("It was not stored: ", named(answer.message));
+      else if (request.status !== 413) fail(`It was not stored: a proxy before the portal answered ${request.status}.`);
+      else fail(`It was not stored: a proxy before the portal does not take ${size(total)} at once. Its limit can be raised there (in nginx it is client_max_body_size); the portal takes up to ${size(limit)}.`);
     });
-    request.addEventListener("error", () => fail("It was not stored: the connection to the portal broke, or a file cannot be read."));
-    request.addEventListener("abort", () => { fail("The upload was cancelled. Nothing was stored."); byId("files").focus(); });
+    request.addEventListener("error", () => gaveUp("the connection broke, or the browser could not read a file"));
+    request.addEventListener("abort", () => {
+      if (!current.isCancelled) gaveUp(`the browser could not send ${count(files.length)} of ${size(total)} at once`);
+    });
     types.then((known) => {
-      if (request && request.readyState === XMLHttpRequest.OPENED) send(files, known);
+      if (current.isCancelled) return;
+      try { send(request, files, known); } catch (error) { gaveUp(`the browser could not read the files (${error.message})`); }
     }, () => fail("It was not stored: the portal does not answer. Load this page again."));
   };
   // FormData writes a quote of a name as %22, and so cannot tell it from these three characters.
-  const send = (files, known) => {
+  const send = (request, files, known) => {
     const random = crypto.getRandomValues(new Uint32Array(4)), boundary = `skymount-${random.join("-")}`;
     const parts = files.flatMap(([path, file]) => {
       const name = encodeURIComponent(path.replace(/[\ud800-\udfff]/gu, "\ufffd"))
@@ -133,15 +173,19 @@
     request.setRequestHeader("Content-Type", `multipart/form-data; boundary=${boundary}`);
     request.send(new Blob([...parts, `--${boundary}--\r\n`]));
   };
-  byId("cancel").addEventListener("click", () => { if (request) request.abort(); });
-  addEventListener("pageshow", () => { request = null; show(false); form.reset(); });
-  addEventListener("beforeunload", (event) => {
-    if (request && request.readyState !== XMLHttpRequest.DONE) event.preventDefault();
+  byId("cancel").addEventListener("click", () => {
+    if (!task) return;
+    task.isCancelled = true;
+    if (task.request) task.request.abort();
+    fail("The upload was cancelled. Nothing was stored.");
+    byId("files").focus();
   });
+  addEventListener("pageshow", () => { task = null; show(false); form.reset(); });
+  addEventListener("beforeunload", (event) => { if (task) event.preventDefault(); });
 
   for (const input of [byId("files"), byId("folder")]) {
     input.addEventListener("change", () => {
-      upload([...input.files].map((file) => [file.webkitRelativePath || file.name, file]));
+      if (!task) upload([...input.files].map((file) => [file.webkitRelativePath || file.name, file]));
       input.value = "";
     });
   }
@@ -157,11 +201,14 @@
     }, reject);
     next();
   });
-  const fileOf = (entry) => new Promise((resolve, reject) => entry.file(resolve, reject));
-  const collect = async (entry, files) => {
-    const path = entry.fullPath.replace(/^\//, "");
-    if (entry.isFile) { files.push([path, await fileOf(entry)]); return; }
-    for (const each of await readAll(entry)) await collect(each, files);
+  const fileOf = (entry) => new Promise((resolve, reject) => entry.file((file) => resolve([pathOf(entry), file]), reject));
+  const pathOf = (entry) => entry.fullPath.replace(/^\//, "");
+  const collect = async (entries, files, current) => {
+    for (let at = 0; at < entries.length && !current.isCancelled; at += together) {
+      files.push(...await Promise.all(entries.slice(at, at + together).filter((each) => each.isFile).map(fileOf)));
+      byId("progress-text").textContent = `${count(files.length)} found`;
+    }
+    for (const each of entries) if (each.isDirectory && !current.isCancelled) await collect(await readAll(each), files, current);
   };
   let depth = 0;
   const hasFiles = (event) => event.dataTransfer && [...event.dataTransfer.types].includes("Files");
@@ -174,15 +221,15 @@
     event.preventDefault();
     over(false);
     const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry && item.webkitGetAsEntry()).filter(Boolean);
-    const plain = [...event.dataTransfer.files];
-    const files = [];
+    const plain = [...event.dataTransfer.files].map((file) => [file.name, file]), files = [];
+    if (task) return;
+    if (!entries.length) { upload(plain); return; }
+    const current = begin("The browser looks for the files …");
     try {
-      for (const entry of entries) await collect(entry, files);
+      await collect(entries, files, current);
+      if (!current.isCancelled) upload(files);
     } catch (error) {
-      fail(`The files cannot be read: ${error.message}`);
-      return;
+      if (!current.isCancelled) gaveUp(`the browser could not read the files, after ${count(files.length)} (${error.message})`);
     }
-    upload(entries.length ? files : plain.map((file) => [file.name, file]));
-    if (!files.length && !plain.length) fail("There are no files in it.");
   });
 })();

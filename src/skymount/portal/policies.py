@@ -1,0 +1,51 @@
+"""What is demanded of content that is read, and of writes to several portals."""
+
+from enum import StrEnum
+from typing import Self
+
+from skymount.errors import MalformedError
+
+
+class _Policy(StrEnum):
+    @classmethod
+    def parse(cls, text: str, setting: str) -> Self:
+        """Read the value of a setting; MalformedError names the setting and its values."""
+        try:
+            return cls(text)
+        except ValueError:
+            names = ", ".join(policy.value for policy in cls)
+            raise MalformedError(f"{setting} must be one of {names}, not {text!r}") from None
+
+
+class VerifyPolicy(_Policy):
+    """What is done with content that cannot be checked against its skylink."""
+
+    REQUIRE = "require"
+    """It is refused."""
+    AVAILABLE = "available"
+    """It is served, and the result says so; content that can be checked must pass."""
+    OFF = "off"
+
+
+class WritePolicy(_Policy):
+    """How many of the portals that take writes must have taken one (`registry_writes`)."""
+
+    ANY = "any"
+    MAJORITY = "majority"
+    ALL = "all"
+
+    def needed(self, portals: int) -> int:
+        """Return how many of so many portals must have taken it."""
+        if self is WritePolicy.ANY:
+            return min(portals, 1)
+        return portals if self is WritePolicy.ALL else portals // 2 + 1
+
+
+class Verified(StrEnum):
+    """How far content was compared with its skylink."""
+
+    YES = "yes"
+    """Names and sizes were; each byte is before it is returned."""
+    PARTLY = "partly"
+    """Only names and sizes were."""
+    NO = "no"
