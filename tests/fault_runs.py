@@ -23,7 +23,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -298,11 +298,10 @@ def make_map(tree: Tree, folders: Sequence[str], tests: Sequence[str]) -> None:
     prefix = f"{tree.path}/"
     for part in sorted(parts.glob("data.*")):
         piece = coverage.CoverageData(basename=str(part))
-        try:
+        # A process that was killed while it wrote leaves what is no database.
+        with closing(piece), suppress(coverage.CoverageException):
             piece.read()
-        except coverage.CoverageException:  # of a process that was killed while it wrote
-            continue
-        data.update(piece, map_path=lambda path: path.removeprefix(prefix))
+            data.update(piece, map_path=lambda path: path.removeprefix(prefix))
     data.close()
     with closing(sqlite3.connect(MAP)) as database, database:
         database.execute("CREATE TABLE faults_test (name TEXT, seconds REAL, fixtures TEXT)")

@@ -1,6 +1,7 @@
 """A portal behind proxies that speak TLS, as docs/portal.md configures them."""
 
 import csv
+import html
 import shutil
 import socket
 import ssl
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -248,3 +250,117 @@ def test_documented_proxies(
             )
         assert (answer.status_code, answer.text) == (200, "text")
         assert told(answer) == {_PUBLIC}
+
+
+@contextmanager
+def nginx_with(location: str, root: Path) -> Iterator[str]:
+    """Run nginx with a location of one's own; yield its address."""
+    address = f"127.0.0.1:{unused_port()}"
+    server = f"}}\nserver {{ listen {address}; location / {{ {location} }}"
+    with nginx_before("http://127.0.0.1:1", root, server):
+        yield address
+
+
+_LINE = "Add to nginx: proxy_set_header Host $http_host;"
+
+
+@needs_nginx
+def test_a_proxy_that_replaces_the_host(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """W1, W2: nginx by itself. Pages, the 403, and one line of the log say what to do."""
+    secret = {"SKYMOUNT_PORTAL_PASSWORD": "secret"}
+    with (
+        portal_process(tmp_path / "data", environment=secret) as portal,
+        nginx_with(f"proxy_pass {portal.url};", tmp_path / "nginx") as address,
+        Client(base_url=f"http://{address}", headers={"Host": "portal.example"}) as client,
+    ):
+        arrived = urlsplit(portal.url).netloc
+        for _ in range(3):
+            first = page(client, "/")
+            said = (
+                f"the host that arrived here is {arrived}, and not the one that the browser shows"
+            )
+            assert f'role="alert">Most of this page will not work: {said}: a proxy' in first.text
+            assert _LINE in first.text
+        origin = {"Origin": "https://portal.example", "Accept": ACCEPT}
+        form = {"token": token_of(first), "password": "secret"}
+        for site in ({}, {"Sec-Fetch-Site": "same-origin"}):
+            refused = client.post("/-/sign-in", data=form, headers={**origin, **site})
+            assert refused.status_code == 403
+            assert f"{arrived}, and not portal.example: a proxy" in refused.text
+            assert _LINE in refused.text
+        with Client(base_url=portal.url, auth=("", "secret")) as owner:
+            link = owner.upload({"index.html": b"<script>1</script>"})
+            shown = page_of_content(client, link)
+            assert shown.headers["content-security-policy"].startswith("sandbox")
+            directly = owner.get(f"/{link}/", headers={"Accept": ACCEPT})
+            assert ".localhost:" in directly.headers["location"]
+            assert "not work" not in page(owner, "/").text
+    lines = [line for line in capfd.readouterr().err.splitlines() if "Host header" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"WARNING: the host that arrived here is {arrived}, and not ")
+    assert _LINE in lines[0]
+
+
+def page_of_content(client: Client, link: str) -> httpx.Response:
+    answer = client.get(f"/{link}/", headers={"Accept": ACCEPT})
+    assert answer.status_code == 200, answer.headers
+    return answer
+
+
+@needs_nginx
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_a_proxy_that_loses_the_port(tmp_path: Path, version: str) -> None:
+    """W1: as with `$host` in nginx. A browser says where it is, whatever the version of HTTP."""
+    location = f"proxy_http_version {version}; proxy_set_header Host $host; proxy_pass "
+    with (
+        portal_process(tmp_path / "data", "--allow-host", "portal.example") as portal,
+        nginx_with(f"{location}{portal.url};", tmp_path / "nginx") as address,
+        Client(base_url=f"http://{address}", headers={"Host": "portal.example:81"}) as client,
+    ):
+        first = page(client, "/")
+        assert "not work" not in first.text
+        assert "If this page has no styles" in first.text
+        here = {"Sec-Fetch-Site": "same-origin", "Referer": "https://portal.example:81/"}
+        said = "the host that arrived here is portal.example, and not portal.example:81: a proxy"
+        assert said in page(client, "/", here).text
+
+
+@needs_nginx
+def test_a_proxy_that_sends_a_name_of_its_own(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """W1: that of an `upstream` block. Each name is one line of the log, and not too many are."""
+    with portal_process(tmp_path / "data") as portal:
+        upstream = f"}}\nupstream inner {{ server {urlsplit(portal.url).netloc};"
+        address = f"127.0.0.1:{unused_port()}"
+        location = "location / { proxy_pass http://inner; }"
+        server = f"{upstream} }}\nserver {{ listen {address}; {location}"
+        with (
+            nginx_before(portal.url, tmp_path / "nginx", server),
+            Client(base_url=f"http://{address}") as client,
+        ):
+            for _ in range(3):
+                refused = page(client, "/", status=421)
+                assert "this portal is not 'inner'" in html.unescape(refused.text)
+                assert "--allow-host inner" in refused.text
+                assert _LINE in refused.text
+        with Client(base_url=portal.url) as client:
+            for number in range(200):
+                assert client.get("/", headers={"Host": f"n{number}.example"}).status_code == 421
+    lines = [line for line in capfd.readouterr().err.splitlines() if "this portal is not" in line]
+    assert len(lines) == 100
+    assert lines[0].startswith("WARNING: this portal is not 'inner' (start it with --allow-host")
+
+
+def test_nobody_is_sent_to_a_host_of_his_own_machine(tmp_path: Path) -> None:
+    """W2: after a proxy, or while the portal has a public address."""
+    for options in ((), ("--public-url", _PUBLIC)):
+        with (
+            portal_process(tmp_path / str(len(options)), *options) as portal,
+            Client(base_url=portal.url) as client,
+        ):
+            link = client.upload({"index.html": b"<script>1</script>"})
+            for name in ("X-Forwarded-For", "Via", "Forwarded", "Other"):
+                answer = client.get(f"/{link}/", headers={"Accept": ACCEPT, name: "1.1 a"})
+                is_sent = name == "Other" and not options
+                assert answer.status_code == (307 if is_sent else 200), name

@@ -4,7 +4,14 @@ import pytest
 from starlette.datastructures import Headers
 
 from skymount.errors import MalformedError
-from skymount.server.http.proxies import Client, TrustedProxies
+from skymount.server.http.host_header import RequestHost
+from skymount.server.http.proxies import (
+    Client,
+    TrustedProxies,
+    WrongHost,
+    came_through_proxy,
+    find_wrong_host,
+)
 
 _PROXIES = TrustedProxies.parse(["127.0.0.1", "10.0.0.0/8", "::1", "fd00::/8"])
 
@@ -78,3 +85,67 @@ def test_forms_of_a_proxy(peer: str) -> None:
 def test_what_is_no_proxy(text: str) -> None:
     with pytest.raises(MalformedError, match="not the address or network of a proxy"):
         TrustedProxies.parse([text])
+
+
+def headers_of(**sent: str) -> Headers:
+    return Headers({name.replace("_", "-"): value for name, value in sent.items()})
+
+
+@pytest.mark.parametrize(
+    ("version", "is_browser", "sent", "found"),
+    [
+        ("1.1", True, {}, False),
+        ("1.0", True, {}, True),
+        ("1.0", False, {}, False),  # an old program
+        ("1.1", False, {"Via": "1.1 x"}, True),
+        ("1.1", True, {"Forwarded": "for=192.0.2.1"}, True),
+        ("1.1", True, {"X_Forwarded_For": "192.0.2.1"}, True),
+        ("1.1", True, {"X_Forwarded_Proto": "https"}, True),
+        ("1.1", True, {"X_Real_IP": "192.0.2.1"}, True),
+    ],
+)
+def test_the_traces_of_a_proxy(
+    version: str, is_browser: bool, sent: dict[str, str], found: bool
+) -> None:
+    assert came_through_proxy(version, headers_of(**sent), is_browser=is_browser) == found
+
+
+_SAME = {"Sec_Fetch_Site": "same-origin"}
+_PAGE = {**_SAME, "Referer": "https://portal.example/-/registry?a#b"}
+_OWN = "127.0.0.1:4280"
+
+
+@pytest.mark.parametrize(
+    ("host", "is_proxied", "public", "sent", "expected"),
+    [
+        (_OWN, False, "", {}, None),
+        (_OWN, True, "", {}, ""),
+        ("localhost:4280", True, "portal.example", {}, "portal.example"),
+        ("localhost:8080", True, "", {}, None),  # a proxy of one's own passes it on
+        ("localhost", True, "", {}, None),
+        ("portal.example", True, "portal.example", {}, None),
+        (_OWN, False, "", _PAGE, "portal.example"),
+        ("portal.example", False, "", _PAGE, None),
+        ("portal.example", False, "", {**_SAME, "Origin": "https://portal.example:81"}, ":81"),
+        ("portal.example:81", True, "", {**_SAME, "Origin": "https://portal.example:81"}, None),
+        (_OWN, False, "", {**_PAGE, "Sec_Fetch_Site": "cross-site"}, None),
+        (_OWN, False, "", {**_SAME, "Origin": "null"}, None),
+        (_OWN, False, "", {**_SAME, "Referer": "x" * 9999}, None),
+        (_OWN, True, "", {"X_Forwarded_Host": "portal.example"}, "portal.example"),
+        ("inner", True, "", {"X_Forwarded_Host": "a.example, b.example:8"}, "b.example:8"),
+        ("a.example:8", True, "", {"X_Forwarded_Host": "a.example, b.example"}, None),
+        (_OWN, True, "", {"X_Forwarded_Host": _OWN}, None),
+        (_OWN, True, "", {"X_Forwarded_Host": "a b\x01" + "," * 9999}, ""),
+        (f"{'a' * 55}.localhost:4280", True, "", {}, None),
+    ],
+)
+def test_a_host_header_that_a_proxy_has_replaced(
+    host: str, is_proxied: bool, public: str, sent: dict[str, str], expected: str | None
+) -> None:
+    """W1: by what the browser says, the proxy, or the address that the request came to."""
+    found = find_wrong_host(
+        RequestHost.parse(host), _OWN, headers_of(**sent), is_proxied=is_proxied, public=public
+    )
+    if expected == ":81":
+        expected = "portal.example:81"
+    assert found == (None if expected is None else WrongHost(host, expected))

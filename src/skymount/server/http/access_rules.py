@@ -1,5 +1,6 @@
 """Who may use the portal (docs/wire.md 9)."""
 
+import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,7 +19,13 @@ from skymount.server.http.basic_auth import parse_credentials
 from skymount.server.http.cors import PageOrigin, page_origin, parse_origin
 from skymount.server.http.host_header import RequestHost, is_address, parse_name
 from skymount.server.http.passwords import Passwords
-from skymount.server.http.proxies import TrustedProxies
+from skymount.server.http.proxies import (
+    PASS_HOST,
+    TrustedProxies,
+    WrongHost,
+    came_through_proxy,
+    find_wrong_host,
+)
 from skymount.server.http.requester import (
     ASSETS,
     BROWSER,
@@ -26,9 +33,12 @@ from skymount.server.http.requester import (
     HEALTH,
     HOST,
     IS_ISOLATED,
+    IS_PROXIED,
     METRICS,
     PORTAL_URL,
     REQUESTER,
+    WRONG_HOST,
+    Kind,
     Requester,
     is_page_path,
 )
@@ -37,11 +47,14 @@ from skymount.wire.dialect import PRESETS, REALM
 from skymount.wire.http.host import is_loopback
 from skymount.wire.skylink import BASE32_LENGTH, BASE64_LENGTH
 
+_log = logging.getLogger(__name__)
+
 _PREFIXES = frozenset(dialect.prefix for dialect in PRESETS.values())
 _AGENT_TOKENS = tuple(dialect.agent for dialect in PRESETS.values())
 _SKYKEY_ENDPOINTS = frozenset({"createskykey", "addskykey", "skykey", "skykeys", "deleteskykey"})
 _READ_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _DOWNLOADS = frozenset({"file", "hns", "hnsres"})  # first path segments, besides skylinks
+_TOLD_LIMIT = 100  # Host headers of which the log says that they are wrong
 _SERVICE_WORKER = "service-worker"  # browsers send this header with a request for its script
 _WRONG_AGENT = (
     "Browser access disabled due to security vulnerability. "
@@ -139,7 +152,13 @@ class AccessRules:
             return host
         if self.any_address and is_address(host.name):
             return host
-        raise HttpError(421, f"this portal is not {host.name[:80]!r} (start it with --allow-host)")
+        name = host.name[:80]
+        told = f", its address is {self.public_url}" if self.public_url else ""
+        raise HttpError(
+            421,
+            f"this portal is not {name!r}{told} (start it with --allow-host {name} if it is, or "
+            f"with --public-url). If a proxy has put that name there: {PASS_HOST}",
+        )
 
     async def check(
         self,
@@ -196,6 +215,13 @@ class AccessMiddleware:
         self._app = app
         self._rules = rules
         self._on_error = on_error
+        self._told = set[str]()
+
+    def _tell(self, arrived: str, message: str) -> None:
+        """Log what is wrong with a Host header, once for each that arrives."""
+        if len(self._told) < _TOLD_LIMIT and arrived not in self._told:
+            self._told.add(arrived)
+            _log.warning("%s", message)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # a WebSocket: no endpoint takes it
@@ -226,13 +252,19 @@ class AccessMiddleware:
         try:
             reached = scope["server"][0] if scope["http_version"] == "1.0" else ""
             host = self._rules.host(headers.get("host", reached), scope["path"])
+            wrong = self._wrong_host(scope, host, headers)
             own_origin = self._rules.own_origin(client.scheme, host)
             scope[PORTAL_URL] = self._rules.public_url or own_origin
             added += _portal_address(scope[PORTAL_URL])
             _check_service_worker(host, headers)
             page = page_origin(headers, own_origin, self._rules.origins)
             is_isolated = own_origin not in self._rules.origins
-            scope = {**_select_content(scope, host), HOST: host, IS_ISOLATED: is_isolated}
+            scope = {
+                **_select_content(scope, host),
+                HOST: host,
+                IS_ISOLATED: is_isolated,
+                WRONG_HOST: wrong,
+            }
             note(scope, path=scope["path"])
             method, path = _intended_method(scope, headers), scope["path"]
             if is_page_path(path) or page is None or "origin" not in headers:
@@ -248,11 +280,30 @@ class AccessMiddleware:
                     raise HttpError(403, "web pages of this origin may not do this")
                 added += page.preflight(headers)
         except HttpError as error:
+            if error.status == 421:
+                self._tell(headers.get("host", ""), error.message)
             response = await self._on_error(Request(scope), error)
             await response(scope, receive, send_with_headers)
             return
         app = Response(status_code=204) if scope["method"] == "OPTIONS" else self._app
         await app(scope, receive, send_with_headers)
+
+    def _wrong_host(self, scope: Scope, host: RequestHost, headers: Headers) -> WrongHost | None:
+        """Find out whether a browser's request came through a proxy, and what that did to it."""
+        requester: Requester = scope[REQUESTER]
+        if requester.kind in (Kind.PROGRAM, Kind.AGENT):
+            return None
+        public = self._rules.public_url.partition("://")[2]
+        version = scope["http_version"]
+        is_proxied = came_through_proxy(version, headers, is_browser=requester.is_browser)
+        wrong = find_wrong_host(
+            host, scope["server"][0], headers, is_proxied=is_proxied, public=public
+        )
+        is_public = bool(public) and not is_loopback(RequestHost.parse(public).name)
+        scope[IS_PROXIED] = is_proxied or is_public or wrong is not None
+        if wrong is not None:
+            self._tell(wrong.arrived, str(wrong))
+        return wrong
 
     def _depends_on(self, status: int, scope: Scope) -> Iterator[str]:
         """Yield the request headers that decide an answer, besides those its endpoint names."""

@@ -1,6 +1,8 @@
-"""What a trusted proxy says about a client: its address, and whether it speaks TLS. No IO.
+"""What a trusted proxy says about a client: its address, and whether it speaks TLS. And whether a
+proxy has replaced the Host header. No IO.
 
-Anybody can send these headers, so they count only from the addresses that the portal is told.
+Anybody can send the headers of proxies, so what they say about clients counts only from the
+addresses that the portal is told.
 """
 
 import ipaddress
@@ -12,6 +14,8 @@ from starlette.datastructures import Headers
 
 from skymount.errors import MalformedError
 from skymount.server.config import UNIX
+from skymount.server.http.host_header import RequestHost
+from skymount.wire.http.host import is_loopback
 
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -76,6 +80,72 @@ class TrustedProxies:
 
     def _trusts(self, address: _Address | None) -> bool:
         return address is not None and any(address in network for network in self.networks)
+
+
+@dataclass(frozen=True, slots=True)
+class WrongHost:
+    """A Host header that is not the one that the browser has sent."""
+
+    arrived: str
+    expected: str  # empty if nobody says so
+
+    def __str__(self) -> str:
+        expected = self.expected or "the one that the browser shows"
+        return (
+            f"the host that arrived here is {self.arrived}, and not {expected}: "
+            f"a proxy has replaced the Host header. {PASS_HOST}"
+        )
+
+
+PASS_HOST = "Add to nginx: proxy_set_header Host $http_host; (to Apache: ProxyPreserveHost On)"
+"""What to do about a Host header that a proxy has replaced."""
+
+
+def came_through_proxy(http_version: str, headers: Headers, *, is_browser: bool) -> bool:
+    """Whether a proxy has passed a request on; some leave no trace. No browser speaks HTTP/1.0."""
+    if is_browser and http_version == "1.0":
+        return True
+    traces = ("via", "forwarded", "x-real-ip")
+    return any(name in traces or name.startswith("x-forwarded-") for name in headers)
+
+
+def find_wrong_host(
+    host: RequestHost, reached: str, headers: Headers, *, is_proxied: bool, public: str
+) -> WrongHost | None:
+    """Return what is wrong with the Host header of a request, if that can be told.
+
+    `reached` is the address that the request came to, `public` the one that the portal is told.
+    """
+    arrived = host.authority
+    if host.content:
+        return None
+    if headers.get("sec-fetch-site") == "same-origin":  # a browser says where the page is
+        page = headers.get("origin") or headers.get("referer") or ""
+        if named := _authority(page.partition("://")[2].partition("/")[0]):
+            return None if named == arrived else WrongHost(arrived, named)
+    forwarded = [_authority(text) for text in _forwarded_hosts(headers)]
+    if any(forwarded):
+        if any(named.rpartition(":")[0] == host.name or named == host.name for named in forwarded):
+            return None
+        return WrongHost(arrived, forwarded[-1])
+    own = RequestHost.parse(reached)
+    is_own = host.port == own.port and is_loopback(host.name) and is_loopback(own.name)
+    if is_proxied and (is_own or (public and arrived == own.authority)):
+        return WrongHost(arrived, public)
+    return None
+
+
+def _forwarded_hosts(headers: Headers) -> list[str]:
+    values = ",".join(headers.getlist("x-forwarded-host"))
+    return values.rsplit(",", _HOPS)[-_HOPS:] if values else []
+
+
+def _authority(text: str) -> str:
+    """Return a host and its port as `RequestHost` does; empty for what is none."""
+    try:
+        return RequestHost.parse(text.strip()).authority
+    except MalformedError:
+        return ""
 
 
 def _parse(text: str) -> _Address | None:

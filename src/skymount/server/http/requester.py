@@ -28,6 +28,10 @@ whether the portal has pages.
 """
 REQUESTER, PORTAL_URL = "skymount.requester", "skymount.portal_url"
 """Keys of a scope: the `Requester`, and the URL at which clients reach the portal."""
+IS_PROXIED, WRONG_HOST = "skymount.is_proxied", "skymount.wrong_host"
+"""Keys of a scope: whether a proxy stands before the portal, so that loopback may be another
+machine, and the `WrongHost` of a request, if it is known to have one.
+"""
 
 _QUALITY = re.compile(r"q=(0?\.\d{1,3}|0\.?|1(?:\.0{0,3})?)", re.IGNORECASE)
 _ACCEPT_LIMIT = 4096  # characters of an `Accept` that are read

@@ -7,7 +7,7 @@ from starlette.requests import Request
 
 from skymount.errors import MalformedError
 from skymount.server.http.host_header import RequestHost
-from skymount.server.http.requester import HOST, IS_ISOLATED
+from skymount.server.http.requester import HOST, IS_ISOLATED, IS_PROXIED
 from skymount.wire.dialect import PRESETS
 from skymount.wire.hns import parse_domain
 from skymount.wire.skylink import Skylink
@@ -43,18 +43,20 @@ class ContentHosts:
             content = f"/{label}"
         query = request.scope["query_string"].decode("latin-1")
         target = f"/{below}" + (f"?{query}" if query else "")
-        return self._join(host, label, content, target)
+        return self._join(request, label, content, target)
 
     def url_of(self, request: Request, skylink: Skylink, path: str) -> str:
         """Return where a file of a skylink is under a host of its own, or empty."""
         if not request.scope[IS_ISOLATED]:
             return ""
         label = skylink.base32
-        return self._join(request.scope[HOST], label, f"/{label}", f"/{quote(path)}")
+        return self._join(request, label, f"/{label}", f"/{quote(path)}")
 
-    def _join(self, host: RequestHost, label: str, content: str, target: str) -> str:
+    def _join(self, request: Request, label: str, content: str, target: str) -> str:
+        host: RequestHost = request.scope[HOST]
         if host.name in _LOOPBACK or host.name.endswith(".localhost"):
-            parent = "localhost"
+            # Behind a proxy that would be the visitor's own machine.
+            parent = "" if request.scope.get(IS_PROXIED) else "localhost"
         else:
             parent = self.name
         if not parent:

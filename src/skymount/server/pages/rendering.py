@@ -17,7 +17,8 @@ from starlette.responses import Response
 
 from skymount.server.http import responses
 from skymount.server.http.host_header import RequestHost
-from skymount.server.http.requester import ASSETS, HOST, PORTAL_URL, REQUESTER
+from skymount.server.http.proxies import WrongHost
+from skymount.server.http.requester import ASSETS, HOST, PORTAL_URL, REQUESTER, WRONG_HOST
 from skymount.server.pages.assets import asset_url
 from skymount.server.pages.content_hosts import portal_url
 from skymount.wording import visible
@@ -58,7 +59,11 @@ async def render_page(
 ) -> Response:
     """Answer with a page. `frames` is the authority whose pages it may have in a frame."""
     portal = portal_url(request)
+    host: RequestHost | None = request.scope.get(HOST)
+    wrong: WrongHost | None = request.scope.get(WRONG_HOST)
     values |= {
+        "wrong_host": wrong or (WrongHost(host.authority, "") if host else ""),
+        "is_host_wrong": wrong is not None,
         "portal": portal,
         "asset": lambda name: portal + asset_url(name),
         "at_portal": f" --portal {request.scope.get(PORTAL_URL, '')}",

@@ -14,6 +14,7 @@ from skymount.server.http.access_log import OWNER, note
 from skymount.server.http.basic_auth import parse_credentials
 from skymount.server.http.host_header import RequestHost
 from skymount.server.http.passwords import Passwords
+from skymount.server.http.proxies import WrongHost
 from skymount.server.http.requester import HOST
 from skymount.server.http_error import HttpError
 
@@ -21,6 +22,7 @@ TOKEN_HEADER = "skymount-token"
 TOKEN_FIELD = "token"
 
 _VALID = 12 * 3600  # seconds after signing in
+_SHOWN = 80  # characters of an origin
 _SIGNED_OUT_LIMIT = 10_000  # sessions
 _STALE = (
     "this page is not current, or the request did not come from it. "
@@ -120,11 +122,13 @@ class Sessions:
         """HttpError 403 unless a request comes from one of the session's pages."""
         site = request.headers.get("sec-fetch-site", "same-origin")
         origin = request.headers.get("origin")
-        if (
-            site not in ("same-origin", "none")
-            or (origin is not None and origin.partition("://")[2] != _authority(request))
-            or not self._is_signed("token", session, token)
-        ):
+        if site not in ("same-origin", "none"):
+            raise HttpError(403, _STALE)
+        own = _authority(request)
+        if origin is not None and origin.partition("://")[2] != own:
+            wrong = WrongHost(own, origin.partition("://")[2][:_SHOWN])
+            raise HttpError(403, f"this is not from a page of this portal, or {wrong}")
+        if not self._is_signed("token", session, token):
             raise HttpError(403, _STALE)
 
     def _sign(self, purpose: str, text: str) -> str:

@@ -155,23 +155,23 @@
     request.addEventListener("abort", () => {
       if (!current.isCancelled) gaveUp(`the browser could not send ${count(files.length)} of ${size(total)} at once`);
     });
-    types.then((known) => {
+    types.then((known) => setTimeout(() => {  // once this is shown: with many files it takes seconds
       if (current.isCancelled) return;
       try { send(request, files, known); } catch (error) { gaveUp(`the browser could not read the files (${error.message})`); }
-    }, () => fail("It was not stored: the portal does not answer. Load this page again."));
+    }, 50), () => fail("It was not stored: the portal does not answer. Load this page again."));
   };
   // FormData writes a quote of a name as %22, and so cannot tell it from these three characters.
   const send = (request, files, known) => {
     const random = crypto.getRandomValues(new Uint32Array(4)), boundary = `skymount-${random.join("-")}`;
-    const parts = files.flatMap(([path, file]) => {
+    const parts = files.flatMap(([path, file], at) => {
       const name = encodeURIComponent(path.replace(/[\ud800-\udfff]/gu, "\ufffd"))
         .replace(/['()*]/g, (char) => `%${char.charCodeAt(0).toString(16)}`);
       const type = typeOf(path, known);
-      const header = `--${boundary}\r\nContent-Disposition: form-data; name="files[]"; filename*=UTF-8''${name}\r\n`;
-      return [header + (type ? `Content-Type: ${type}\r\n\r\n` : "\r\n"), file, "\r\n"];
+      const header = `${at ? "\r\n" : ""}--${boundary}\r\nContent-Disposition: form-data; name="files[]"; filename*=UTF-8''${name}\r\n`;
+      return [header + (type ? `Content-Type: ${type}\r\n\r\n` : "\r\n"), file];
     });
     request.setRequestHeader("Content-Type", `multipart/form-data; boundary=${boundary}`);
-    request.send(new Blob([...parts, `--${boundary}--\r\n`]));
+    request.send(new Blob([...parts, `\r\n--${boundary}--\r\n`]));
   };
   byId("cancel").addEventListener("click", () => {
     if (!task) return;
