@@ -56,6 +56,16 @@ class PathType(click.Path):
         return super().convert(value, param, ctx)
 
 
+def removed_option(name: str, instead: str, **form: Any) -> Callable[[F], F]:
+    """Let an option that is gone be answered by what there is instead."""
+
+    def refuse(_: click.Context, __: click.Parameter, value: object) -> None:
+        if value:
+            raise click.UsageError(f"{name} was removed: {instead}")
+
+    return click.option(name, hidden=True, expose_value=False, callback=refuse, **form)
+
+
 data_option = click.option(
     "--data",
     type=PathType(path_type=Path, file_okay=False),
