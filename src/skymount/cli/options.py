@@ -56,6 +56,16 @@ class PathType(click.Path):
         return super().convert(value, param, ctx)
 
 
+def removed_option(name: str, instead: str, *, is_flag: bool = False) -> Callable[[F], F]:
+    """Answer an option that is gone by what to do instead."""
+
+    def refuse(context: click.Context, parameter: click.Parameter, value: object) -> None:
+        if value:
+            raise click.UsageError(f"there is no {name} any more: {instead}", context)
+
+    return click.option(name, hidden=True, expose_value=False, is_flag=is_flag, callback=refuse)
+
+
 data_option = click.option(
     "--data",
     type=PathType(path_type=Path, file_okay=False),
