@@ -22,7 +22,6 @@ from skymount.content.model import description_codec
 from skymount.content.model.listing import DIRECTORY, Listing, unpack
 from skymount.content.model.listing_builder import NAME_LIMIT, PATH_LIMIT, ROWS_LIMIT, tabulate
 from skymount.content.model.skyfile import LoadedSkyfile, Skyfile, Verified
-from skymount.content.replication.document_links import links_in
 from skymount.content.replication.upload_plan import UploadPlan, plan_upload
 from skymount.content.skydb.document_text import TEXT_LIMIT, as_text, as_upload, written
 from skymount.errors import (
@@ -42,7 +41,7 @@ from skymount.server.storage.skykey_store import SkykeyStore
 from skymount.server.upload.rules import PartList, UploadQuery, describe_upload
 from skymount.wire.base_sector import Layout
 from skymount.wire.metadata import Metadata, Subfile, encode_metadata, parse_metadata
-from skymount.wire.skydb_document import decode_document, encode_document
+from skymount.wire.skydb_document import encode_document
 from skymount.wire.skykey import Kind
 from tests.fuzz.engine import SHORT, attempt, target
 from tests.fuzz.wire import JSON, KEYS, LINK, LINKS, MEMBERS, METADATA, PAIR, TEXT, text_of
@@ -274,19 +273,6 @@ def document_text(data: bytes) -> None:
     both = attempt(written, data)
     if both is not None:
         assert both[0] == upload
-
-
-@target(
-    b'["%s"]' % TEXT,
-    b'{"sia://%s/x": [{"%s": 1}]}' % (TEXT, TEXT),
-    tokens=(*JSON, *LINKS, b'"_data":', b'"_v":'),
-)
-def document_links(data: bytes) -> None:
-    """A document has so many links at most, each once; or it is no document."""
-    document = attempt(decode_document, data)
-    if document is not None:
-        found = links_in(document, 3)
-        assert len(found) == len(set(found)) <= 3
 
 
 # --- names in the tree -----------------------------------------------------------

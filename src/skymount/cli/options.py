@@ -56,14 +56,14 @@ class PathType(click.Path):
         return super().convert(value, param, ctx)
 
 
-def removed_option(name: str, instead: str, *, is_flag: bool = False) -> Callable[[F], F]:
-    """Answer an option that is gone by what to do instead."""
+def removed_option(name: str, instead: str, **form: Any) -> Callable[[F], F]:
+    """Let an option that is gone be answered by what there is instead."""
 
-    def refuse(context: click.Context, parameter: click.Parameter, value: object) -> None:
+    def refuse(_: click.Context, __: click.Parameter, value: object) -> None:
         if value:
-            raise click.UsageError(f"there is no {name} any more: {instead}", context)
+            raise click.UsageError(f"{name} was removed: {instead}")
 
-    return click.option(name, hidden=True, expose_value=False, is_flag=is_flag, callback=refuse)
+    return click.option(name, hidden=True, expose_value=False, callback=refuse, **form)
 
 
 data_option = click.option(

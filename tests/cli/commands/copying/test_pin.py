@@ -213,58 +213,34 @@ def test_links_that_can_change(
     assert "verify is require" in said
 
 
-def test_documents_and_what_they_link_to(
+def test_a_document_without_what_it_links_to(
     at_source: Sandbox, names: PortalProcess, target: str, tmp_path: Path
 ) -> None:
-    """W6: --recursive follows all links, through cycles, each once."""
-    owner = at_source.succeed("key", "generate", "home").rstrip()
-
-    def link_of(key: str) -> str:
-        return str(entry_link(bytes.fromhex(owner), hash_data_key(key)))
-
+    """W6: what a document leads to is brought, and no link inside it is followed."""
+    at_source.succeed("key", "generate", "home")
     photo = tmp_path / "photo"
     photo.write_bytes(noise(2000, 8))
     skylink = at_source.upload(photo, names.url)
-    album = {"next": f"sia://{link_of('albums')}", "photos": [skylink, {skylink: "cover"}]}
-    piped_well(at_source, json.dumps(album), "db", "set", "home", "album")
-    albums = {"list": [link_of("album"), link_of("albums"), "no link " + skylink]}
-    piped_well(at_source, json.dumps(albums), "db", "set", "home", "albums")
-    args = ("--json", "skydb/home/albums.json", "--from", names.url, "--to", target)
-    (alone,) = at_source.succeed("pin", *args).splitlines()
-    assert json.loads(alone)["link"] == "skydb/home/albums.json"
-    found = [
-        json.loads(line) for line in at_source.succeed("pin", "--recursive", *args).splitlines()
-    ]
-    assert [each["link"] for each in found] == ["skydb/home/albums.json", link_of("album"), skylink]
-    assert [each["sent"] for each in found] == [False, True, True]
-    assert httpx.get(f"{target}/{skylink}").content == photo.read_bytes()
+    piped_well(at_source, json.dumps([skylink]), "db", "set", "home", "album")
+    args = ("skydb/home/album.json", "--from", names.url, "--to", target)
+    (found,) = at_source.succeed("pin", "--json", *args).splitlines()
+    assert json.loads(found)["link"] == "skydb/home/album.json"
+    assert httpx.head(f"{target}/{json.loads(found)['skylink']}").status_code == 200
+    assert httpx.head(f"{target}/{skylink}").status_code == 404
+    said = at_source.fail("pin", "--recursive", *args, code=2)
+    assert "--recursive was removed: " in said
+    assert "skymount pin LINK..." in said
 
 
-def test_a_link_in_a_document_that_leads_nowhere(
-    box: Sandbox, fake: FakePortal, target: str
-) -> None:
+def test_one_link_of_several_leads_nowhere(box: Sandbox, fake: FakePortal, target: str) -> None:
     """W6: the others are brought; the missing one is named, and the exit status is 1."""
     absent, there = of_files({"a": b"absent"}), of_files({"a": b"there"})
-    text = json.dumps([absent.name, there.name]).encode()
-    document = of_metadata(encode_metadata(Metadata("list.json", len(text))), text)
-    fake.add(document, there)
-    done = box.skymount("pin", "--recursive", document.name, "--from", fake.url, "--to", target)
-    assert (done.returncode, done.stdout.split()) == (1, [document.name, there.name])
+    fake.add(there)
+    done = box.skymount("pin", absent.name, there.name, "--from", fake.url, "--to", target)
+    assert (done.returncode, done.stdout.split()) == (1, [there.name])
     lines = done.stderr.splitlines()
     assert lines[0].startswith(f"skymount: warning: {absent.name}: {absent.name}: no portal has it")
-    assert lines[1:] == ["skymount: 1 of 3 were not brought, see above"]
-
-
-def test_a_chain_of_documents_has_an_end(box: Sandbox, fake: FakePortal, target: str) -> None:
-    """W6: 16 documents one behind the other are the most; all up to there is brought."""
-    chain = [of_files({"end": b"of the chain"})]
-    for n in range(20):
-        text = json.dumps({"n": n, "next": chain[-1].name}).encode()
-        chain.append(of_metadata(encode_metadata(Metadata("doc", len(text))), text))
-    fake.add(*chain)
-    done = box.skymount("pin", "--recursive", chain[-1].name, "--from", fake.url, "--to", target)
-    assert (done.returncode, len(done.stdout.split())) == (1, 17)
-    assert "there are 16 documents above it" in done.stderr
+    assert lines[1:] == ["skymount: 1 of 2 were not brought, see above"]
 
 
 @pytest.mark.parametrize(

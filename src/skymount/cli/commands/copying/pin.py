@@ -1,24 +1,16 @@
 """``skymount pin``: brings content from one portal to another."""
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from skymount.cli import completion
-from skymount.cli.options import copying_options
+from skymount.cli.options import copying_options, removed_option
 from skymount.cli.output import Progress, emit, interruption, json_option, progress, warn
-from skymount.errors import (
-    MalformedError,
-    PortalError,
-    ReadOnlyPortalError,
-    SkymountError,
-    UnavailableError,
-)
+from skymount.errors import PortalError, ReadOnlyPortalError, SkymountError, UnavailableError
 
 if TYPE_CHECKING:
     from skymount.cli.key_argument import EntryArgument
@@ -28,27 +20,21 @@ if TYPE_CHECKING:
     from skymount.content.replication.pinner import Pinner
     from skymount.wire.skylink import Skylink
 
-LINK_LIMIT = 10_000
-"""Links that one run follows."""
-DEPTH_LIMIT = 16
-"""Documents, each found in the one before."""
-
-_START = 1 << 10  # bytes that show whether content may be a document
-
 
 @click.command()
 @click.argument(
     "links", metavar="LINK...", nargs=-1, required=True, shell_complete=completion.files
 )
-@click.option(
-    "--recursive", is_flag=True, help="Bring what is linked in JSON documents, too, and in those."
+@removed_option(
+    "--recursive",
+    "no links inside documents are followed; name them: skymount pin LINK...",
+    is_flag=True,
 )
 @click.option("--again", is_flag=True, help="Send also what the portal has: it may be damaged.")
 @copying_options
 @json_option
 def pin(
     links: tuple[str, ...],
-    recursive: bool,
     again: bool,
     source: "Config",
     target: "Config",
@@ -64,10 +50,8 @@ def pin(
 
     Some content cannot keep its skylink: what a portal encrypted, and large content that is stored
     in another layout than the portal uses. It is refused, and not sent. After a failure the same
-    command goes on where it was: large content is kept on disk until the portal has it.
-
-    With --recursive the content of each skylink in a JSON document is brought as well, and so on,
-    up to 10,000 links and 16 documents one behind the other.
+    command goes on where it was: large content is kept on disk until the portal has it. Links
+    inside documents are not followed.
 
     --json prints an object for each content, with `link`, `skylink`, `size`, `portal`, `sent`
     (false if the portal had it), `pinned` (whether the portal says that it keeps it), and
@@ -77,12 +61,11 @@ def pin(
     Examples:
       skymount pin SKYLINK --from https://portal.example
       skymount pin SKYLINK --from https://portal.example --to https://b.example
-      skymount pin --recursive skydb/home/album.json --from https://portal.example
+      skymount pin skydb/home/album.json --from https://portal.example
     """
     from skymount.cli.session import run_with_content
 
     wanted = [_Task(link, _parse(link)) for link in links]
-    manner = _Manner(recursive, again, as_json)
     url = _target_url(source, target)
     source = replace(source, verify=_proving(source))
     done = _Summary()
@@ -95,13 +78,11 @@ def pin(
     with interruption(outcome), progress() as bar:
 
         async def main(session: "ContentSession") -> None:
-            await _pin_all(session, target, url, wanted, manner, bar, done)
+            await _pin_all(session, target, url, wanted, done, bar, again=again, as_json=as_json)
 
         run_with_content(source, main)
     if done.failed:
         raise click.ClickException(f"{done.failed} of {done.tried} were not brought, see above")
-    if done.is_cut:
-        raise click.ClickException("not all that is linked in documents was brought, see above")
     if not (done.sent or as_json):
         click.echo(f"everything was at {url} already; nothing was sent", err=True)
 
@@ -137,17 +118,6 @@ class _Task:
 
     text: str
     link: "ParsedLink | EntryArgument"
-    depth: int = 0
-    """Documents above it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Manner:
-    """The flags of a run."""
-
-    recursive: bool
-    again: bool
-    as_json: bool
 
 
 @dataclass(slots=True)
@@ -155,8 +125,6 @@ class _Summary:
     tried: int = 0
     failed: int = 0
     sent: int = 0
-    is_cut: bool = False
-    """Whether a limit kept links from being followed."""
 
 
 async def _pin_all(
@@ -164,9 +132,11 @@ async def _pin_all(
     target: "Config",
     url: str,
     wanted: "Sequence[_Task]",
-    manner: _Manner,
-    bar: Progress | None,
     summary: _Summary,
+    bar: Progress | None,
+    *,
+    again: bool,
+    as_json: bool,
 ) -> None:
     from skymount.content.replication.pinner import Pinner
     from skymount.content.replication.spool import default_place
@@ -174,41 +144,40 @@ async def _pin_all(
 
     async with open_portals({url: target.portal_options[url]}, target.timeout) as portals:
         pinner = Pinner(session.portals, session.reader, portals, default_place(), warn)
-        await _Run(session, pinner, manner, bar, summary).bring(wanted)
+        run = _Run(session, pinner, summary, bar, again=again, as_json=as_json)
+        await run.bring(wanted)
 
 
 class _Run:
-    """One run of the command. Each content is brought once."""
+    """One run of the command."""
 
     def __init__(
         self,
         session: "ContentSession",
         pinner: "Pinner",
-        manner: _Manner,
-        bar: Progress | None,
         summary: _Summary,
+        bar: Progress | None,
+        *,
+        again: bool,
+        as_json: bool,
     ) -> None:
         self._session = session
         self._pinner = pinner
-        self._manner = manner
-        self._bar = bar
-        self._brought: set[Skylink] = set()
-        self._linked: set[Skylink] = set()
-        """Links in documents that were or will be followed."""
         self._summary = summary
+        self._bar = bar
+        self._again = again
+        self._as_json = as_json
 
     async def bring(self, tasks: Sequence[_Task]) -> None:
-        """Bring what they lead to, and what is linked there; the error of the only one is raised,
-        and so is one that the target has for everything.
+        """Bring what they lead to; the error of the only one is raised, and so is one that the
+        target has for everything.
         """
-        queue = deque(tasks)
-        while queue:
-            task = queue.popleft()
+        for task in tasks:
             self._summary.tried += 1
             try:
-                queue += await self._bring(task)
+                await self._bring(task)
             except (SkymountError, click.ClickException) as error:
-                if self._is_for_all(error) or (len(tasks) == 1 and not task.depth):
+                if self._is_for_all(error) or len(tasks) == 1:
                     raise
                 warn(f"{task.text}: {error}")
                 self._summary.failed += 1
@@ -221,17 +190,12 @@ class _Run:
         is_of_target = error.url.startswith(f"{self._pinner.portal.url}/")
         return is_of_target and (is_general or error.status == HTTPStatus.UNAUTHORIZED)
 
-    async def _bring(self, task: _Task) -> list[_Task]:
-        """Bring what a link leads to; return the links in it that are to be followed."""
+    async def _bring(self, task: _Task) -> None:
         from skymount.cli.link_target import naming_absent_content
 
         skylink, is_verified = await self._resolve(task)
-        is_new = skylink not in self._brought
-        if task.depth and not is_new:
-            return []
         with naming_absent_content(skylink):
-            pinned = await self._pinner.pin(skylink, self._bar, again=self._manner.again)
-        self._brought.add(skylink)
+            pinned = await self._pinner.pin(skylink, self._bar, again=self._again)
         self._summary.sent += not pinned.was_there
         found = {
             "link": task.text,
@@ -242,8 +206,7 @@ class _Run:
             "pinned": pinned.is_pinned,
             "verified": "yes" if is_verified else "no",
         }
-        emit(found, self._manner.as_json, [str(skylink)])
-        return await self._links_in(skylink, task) if self._manner.recursive and is_new else []
+        emit(found, self._as_json, [str(skylink)])
 
     async def _resolve(self, task: _Task) -> "tuple[Skylink, bool]":
         """Return the content that a link leads to now, and whether that is verified."""
@@ -266,49 +229,3 @@ class _Run:
         if not is_verified:
             warn_of_unverified(link.text, Verified.NO, self._session.policy)
         return found.skylink, is_verified
-
-    async def _links_in(self, skylink: "Skylink", task: _Task) -> list[_Task]:
-        """Return the links in a document that are to be followed; none for other content."""
-        from skymount.cli.link_target import ParsedLink
-        from skymount.concurrency import off_loop
-        from skymount.content.replication.document_links import links_in
-
-        document = await self._document(skylink)
-        if document is None:
-            return []
-        links = await off_loop(partial(links_in, document, LINK_LIMIT + 1))
-        new = [link for link in links if link not in self._linked and link not in self._brought]
-        room = LINK_LIMIT - len(self._linked)
-        if new and task.depth == DEPTH_LIMIT:
-            self._cut(f"{task.text}: there are {DEPTH_LIMIT} documents above it, which is the most")
-            return []
-        if len(new) > room:
-            self._cut(f"{task.text}: more than {LINK_LIMIT} links in all, which are the most")
-        self._linked.update(new[:room])
-        return [
-            _Task(str(link), ParsedLink(str(link), link, b""), task.depth + 1)
-            for link in new[:room]
-        ]
-
-    def _cut(self, text: str) -> None:
-        warn(f"{text}; not all that it links to is brought")
-        self._summary.is_cut = True
-
-    async def _document(self, skylink: "Skylink") -> Any:
-        """Return the JSON document that some content is; None if it is none."""
-        from skymount.cli.commands.db import read_document
-        from skymount.portal.policies import Verified
-        from skymount.wire.skydb_document import DOCUMENT_LIMIT
-
-        reader = self._session.reader
-        skyfile = await reader.load(skylink)
-        is_one_file = skyfile.listing.records <= 1 and skyfile.size <= DOCUMENT_LIMIT
-        if skyfile.verified is not Verified.YES or not is_one_file or not skyfile.size:
-            return None
-        start = bytes(await reader.read(skyfile, 0, min(_START, skyfile.size)))
-        if start.lstrip()[:1] not in (b"{", b"["):
-            return None
-        try:
-            return await read_document(reader, skyfile)
-        except MalformedError:
-            return None
