@@ -25,7 +25,7 @@ from tests.portal_process import (
 from tests.server.http.test_access_log import COMBINED
 from tests.server.http_client import Client
 from tests.server.pages.page_client import ACCEPT, page, token_of
-from tests.server.raw_connection import connect, eventually
+from tests.server.raw_connection import connect, eventually, exchange
 
 _PASSWORD = "the password"
 _CLIENT = {"X-Forwarded-For": "203.0.113.7", "User-Agent": 'a "client"'}
@@ -261,7 +261,15 @@ def test_figures_are_not_for_strangers(observed: Observed, tmp_path: Path) -> No
         assert httpx.head(url).status_code == 200
         assert httpx.get(url, headers=_CLIENT).status_code == 403
         assert httpx.get(url, headers={"Origin": "https://evil.example"}).status_code == 403
+        assert httpx.get(url, headers={"Via": "1.1 Caddy"}).status_code == 403
+        assert httpx.get(url, headers={"X-Forwarded-For": "127.0.0.1"}).status_code == 403
+        as_nginx = b"GET /-/metrics HTTP/1.0\r\nHost: localhost\r\n\r\n"
+        assert exchange(portal.url, as_nginx).startswith(b"HTTP/1.1 403 ")
         assert httpx.get(url, headers={"Sec-Fetch-Site": "same-origin"}).status_code == 403
+    with portal_process(tmp_path / "named", "--metrics", "--allow-host", "portal.example") as portal:
+        url, host = f"{portal.url}/-/metrics", {"Host": "portal.example"}
+        assert httpx.get(url).status_code == 200
+        assert httpx.get(url, headers=host).status_code == 403
     with portal_process(tmp_path / "without") as portal:
         assert httpx.get(f"{portal.url}/-/metrics").status_code == 404
 

@@ -10,7 +10,7 @@ from functools import partial
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from skymount.errors import StorageError
 from skymount.server.config import PortalConfig
@@ -170,8 +170,6 @@ def build_app(
     async def respond(scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         response = await _respond(router, request)
-        if config.noindex:
-            response.raw_headers = [*response.raw_headers, NOT_INDEXED]
         try:
             await response(scope, receive, send)
         except (HttpError, StorageError, OSError) as error:  # before anything was sent
@@ -181,7 +179,12 @@ def build_app(
     portal = AccessMiddleware(respond, rules, _on_http_error)
 
     async def entry(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_not_indexed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], NOT_INDEXED]}
+            await send(message)
+
         with suppress(ClientDisconnect):
-            await portal(scope, receive, send)
+            await portal(scope, receive, send_not_indexed if config.noindex else send)
 
     return entry

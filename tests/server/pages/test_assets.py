@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import httpx
+
 from skymount.wire.skylink import parse_skylink
 from tests.portal_process import portal_process
 from tests.server.http_client import Client
@@ -48,3 +50,11 @@ def test_search_engines_are_asked_to_list_nothing(client: Client, tmp_path: Path
         own = asking.get("/robots.txt", headers={"Host": host})
         assert own.text == "User-agent: x"
         assert own.headers["x-robots-tag"] == "noindex, nofollow"
+        for refused in (
+            asking.get("/svc/skykeys", headers={"Sec-Fetch-Site": "cross-site"}),
+            asking.get("/", headers={"Host": "other.example"}),
+            asking.options("/"),
+        ):
+            assert refused.headers["x-robots-tag"] == "noindex, nofollow"
+    with portal_process(tmp_path / "data", "--noindex", "--require-agent") as portal:
+        assert httpx.get(f"{portal.url}/robots.txt").text == "User-agent: *\nDisallow: /\n"

@@ -79,7 +79,7 @@ def needs_agent(path: str) -> bool:
     first, below = _first_segment(path)
     if first in _PREFIXES:
         return not below.startswith("/skylink")
-    if path in ("/", HEALTH, METRICS) or path.startswith(ASSETS):
+    if path in ("/", HEALTH, METRICS, "/robots.txt") or path.startswith(ASSETS):
         return False
     return first not in _DOWNLOADS and len(first) not in (BASE32_LENGTH, BASE64_LENGTH)
 
@@ -167,9 +167,12 @@ class AccessRules:
         headers: Mapping[str, str],
         page: PageOrigin | None,
         address: str,
+        *,
+        is_direct: bool,
     ) -> str:
         """Return who has given the password, empty if nobody has or it does not matter; HttpError
-        400, 401, 403 or 429 for a request of a client that is not allowed.
+        400, 401, 403 or 429 for a request of a client that is not allowed. `is_direct` says that
+        nothing shows a proxy.
         """
         if self.require_agent and needs_agent(path):
             agent = headers.get("user-agent", "")
@@ -188,7 +191,7 @@ class AccessRules:
             )
         if self.passwords.is_set and needs_password(method, path):
             raise HttpError(401, "API authentication failed.", _challenge(headers))
-        if path == METRICS and not is_loopback(address):
+        if path == METRICS and not (is_direct and is_loopback(address)):
             raise HttpError(403, "without a password this is for loopback addresses only")
         return ""
 
@@ -273,7 +276,13 @@ class AccessMiddleware:
                 cors = page.cors(reading=not _needs_trust(method, path))
             added += cors
             if scope["method"] != "OPTIONS":
-                user = await self._rules.check(method, path, headers, page, client.address)
+                version = scope["http_version"]
+                is_direct = is_loopback(host.name) and not came_through_proxy(
+                    version, headers, is_browser=True
+                )
+                user = await self._rules.check(
+                    method, path, headers, page, client.address, is_direct=is_direct
+                )
                 note(scope, user=user)
             elif page is not None:
                 if not cors:

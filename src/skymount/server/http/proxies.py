@@ -149,14 +149,16 @@ def _authority(text: str) -> str:
 
 
 def _parse(text: str) -> _Address | None:
-    """Read an address, which may have a port behind it; None for anything else."""
+    """Read an address, which may have a port behind it; None for anything else. What stands in its
+    zone, any text, is left out.
+    """
     text = text.strip()
     if text.startswith("["):
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:
         text = text.partition(":")[0]
     try:
-        found = ipaddress.ip_address(text)
+        found = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
         return None
     mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
