@@ -102,7 +102,6 @@ def test_writes_go_to_a_portal_that_is_not_read_only(
         ["upload", "file"],
         ["skykey", "create", "name"],
         ["registry", "set", "home", "key", "other"],
-        ["registry", "set", "home", "key", "other", "--revision", "9"],
         ["publish", "file", "--key", "home", "--as", "key"],
     ):
         said = box.fail(*command, "--portal", one.url, code=1)

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 
 from skymount.cli import ENDING_SIGNALS
-from skymount.cli.key_argument import EntryArgument, open_ledger
+from skymount.cli.key_argument import open_ledger
 from skymount.cli.output import interruption, warn
 from skymount.config import Config
 from skymount.errors import (
     CacheError,
     PortalError,
-    RevisionConflictError,
 )
 from skymount.portal.client.client import PortalClient
 from skymount.portal.options import ClientOptions
@@ -151,37 +150,6 @@ def run_with_portals(settings: Config, function: Callable[["Portals"], Awaitable
             return await function(portals)
 
     return _run(main)
-
-
-def run_with_revision(
-    settings: Config,
-    entry: EntryArgument,
-    revision: int,
-    function: Callable[[PortalClient], Awaitable[T]],
-) -> T:
-    """Run a function that sets an entry to exactly that revision; explain a refusal."""
-
-    async def main(client: PortalClient) -> T:
-        try:
-            return await function(client)
-        except RevisionConflictError as error:
-            try:
-                found = await client.registry.get_entry(
-                    entry.public_key.hex(), entry.data_key, hashed_data_key_hex=entry.hashed
-                )
-            except PortalError:
-                raise error from None
-            if found.entry is None:
-                raise
-            error.message = (
-                f"{entry.data_key!r}: the registry has revision {found.entry.revision}, and "
-                f"refuses {revision}; without --revision the entry gets the next one"
-            )
-            raise
-
-    unsure = "the portal may have taken it, see `skymount registry get`"
-    with open_ledger() as ledger, interruption(unsure):
-        return run_with_client(settings, main, ledger, writes=True)
 
 
 def run_with_content(

@@ -58,13 +58,6 @@ def test_an_entry_that_leads_to_no_document(box: Sandbox, owner: str) -> None:
         )
 
 
-def test_a_conflict_says_what_the_registry_has(box: Sandbox, owner: str) -> None:
-    piped_well(box, "[1]", "db", "set", "--revision", "3", "home", "doc")
-    said = piped_badly(box, "[2]", "db", "set", "--revision", "2", "home", "doc", code=1)
-    assert said.startswith("'doc': the registry has revision 3, and refuses 2")
-    assert box.succeed("db", "get", "home", "doc") == "[1]\n"
-
-
 @pytest.mark.parametrize(
     ("document", "words"),
     [

@@ -32,14 +32,14 @@ def test_the_whole_result_as_json(box: Sandbox, owner: str) -> None:
     link = f"svc://{entry_link(bytes.fromhex(owner), hash_data_key('key'))}"
     expected = {
         "data_key": "key",
-        "revision": 7,
+        "revision": 0,
         "hex": b"text".hex(),
         "text": "text",
         "skylink": None,
         "public_key": owner,
         "link": link,
     }
-    out = box.succeed("registry", "set", "--json", "--revision", "7", "home", "key", "text")
+    out = box.succeed("registry", "set", "--json", "home", "key", "text")
     assert json.loads(out) == expected
     out = box.succeed("registry", "get", "--json", "home", "key")
     assert out.count("\n") == 1
@@ -133,12 +133,6 @@ def test_an_entry_that_is_not_there(box: Sandbox, owner: str) -> None:
     assert said == "'': there is no such registry entry"
 
 
-def test_a_conflict_says_what_the_registry_has(box: Sandbox, owner: str) -> None:
-    box.succeed("registry", "set", "--revision", "5", "home", "key", "x")
-    said = box.fail("registry", "set", "--revision", "4", "home", "key", "y")
-    assert said.startswith("'key': the registry has revision 5, and refuses 4; without --revision")
-
-
 def test_an_entry_that_is_frozen(box: Sandbox, portal: str, owner: str) -> None:
     post(portal, Entry(hash_data_key("key"), b"x", MAX_REVISION))
     private = STRANGER.private_hex
@@ -167,8 +161,7 @@ def test_a_skylink_with_a_path_is_refused(box: Sandbox, owner: str) -> None:
         ["set", "home", "key", "--hex", "zz"],
         ["set", "home", "key", "--skylink", "bogus"],
         ["set", "home", "key", "--skylink", "--hex", A],
-        ["set", "home", "key", "--revision", "-1", "x"],
-        ["set", "home", "key", "--revision", str(MAX_REVISION + 1), "x"],
+        ["set", "home", "key", "--revision", "7", "x"],
         ["set", "home", "key", "x" * 114],
         ["link", "home"],
         ["url", "home"],

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skymount.cli.key_argument import EntryArgument, entry_arguments
-from skymount.cli.options import PathType, portal_options, reading_options, wait_option
+from skymount.cli.options import (
+    PathType,
+    portal_options,
+    reading_options,
+    removed_option,
+    wait_option,
+)
 from skymount.cli.output import emit, json_option
 from skymount.cli.standard_streams import standard_input
 from skymount.errors import BadContentError, MalformedError, NotFoundError
@@ -27,7 +33,6 @@ if TYPE_CHECKING:
     from skymount.content.fetch.reader import ContentReader
     from skymount.content.model.skyfile import Skyfile
     from skymount.portal.ledger.revision_marks import EntryId
-    from skymount.wire.key_pair import SigningKeyPair
     from skymount.wire.skylink import Skylink
 
 
@@ -153,67 +158,34 @@ async def read_document(reader: "ContentReader", skyfile: "Skyfile") -> Any:
 @db.command("set", short_help="Store the JSON document in FILE; print its link.")
 @entry_arguments
 @click.argument("file", type=_DocumentFile(), default="-")
-@click.option("--revision", type=int, help="The entry's revision; default: the next one.")
+@removed_option("--revision", "an entry gets the next revision")
 @portal_options
 @json_option
-def set_(
-    entry: EntryArgument, file: Path, revision: int | None, settings: "Config", as_json: bool
-) -> None:
+def set_(entry: EntryArgument, file: Path, settings: "Config", as_json: bool) -> None:
     """Store the JSON document in FILE, or on standard input; print its link.
 
     The document is an object or an array, and is read from a file, since it may be long; the short
     DATA of `skymount registry set` is an argument. If it was uploaded but its entry cannot be
-    posted, the entry is kept, see `skymount registry pending`; with --revision it is not.
+    posted, the entry is kept, see `skymount registry pending`.
 
     \b
     Examples:
       skymount db set home profile profile.json
       echo '{"hello": "world"}' | skymount db set home greeting
     """
-    pair = entry.key_pair()
-    document = _document(file)
-    if revision is None:
-        revision, link = _set_next(settings, entry, pair, document)
-    else:
-        link = _set_revision(settings, entry, pair, document, revision)
-    emit({"revision": revision, "data_link": link}, as_json, [link])
-
-
-def _set_next(
-    settings: "Config", entry: EntryArgument, pair: "SigningKeyPair", document: Any
-) -> tuple[int, str]:
-    """Store a document with the next revision; return that and the document's link."""
     from skymount.cli.session import run_with_writes
     from skymount.portal.client.upload import UploadBody
 
+    pair = entry.key_pair()
     name = document_name(entry.data_key, entry.hashed)
-    body = UploadBody.of_document(encode_document(document), name)
+    body = UploadBody.of_document(encode_document(_document(file)), name)
 
     async def store(session: "WriteSession") -> tuple[int, str]:
         skylink, state = await session.publish(entry.id, pair, body)
         return state.revision, session.dialect.link(skylink)
 
-    return run_with_writes(settings, store)
-
-
-def _set_revision(
-    settings: "Config", entry: EntryArgument, pair: "SigningKeyPair", document: Any, revision: int
-) -> str:
-    from skymount.cli.session import run_with_revision
-
-    result = run_with_revision(
-        settings,
-        entry,
-        revision,
-        lambda client: client.db.set_json(
-            pair.private_hex,
-            entry.data_key,
-            document,
-            revision=revision,
-            hashed_data_key_hex=entry.hashed,
-        ),
-    )
-    return str(result.data_link)
+    revision, link = run_with_writes(settings, store)
+    emit({"revision": revision, "data_link": link}, as_json, [link])
 
 
 def _document(file: Path) -> Any:

@@ -8,7 +8,7 @@ import click
 
 from skymount.cli.commands.registry_spool import drop, forget, pending, retry
 from skymount.cli.key_argument import EntryArgument, entry_arguments
-from skymount.cli.options import portal_options, reading_options, wait_option
+from skymount.cli.options import portal_options, reading_options, removed_option, wait_option
 from skymount.cli.output import emit, json_option
 from skymount.cli.standard_streams import standard_input, standard_output
 from skymount.errors import MalformedError, NotFoundError
@@ -18,7 +18,6 @@ from skymount.wire.skylink import split_link
 
 if TYPE_CHECKING:
     from skymount.config import Config
-    from skymount.wire.key_pair import SigningKeyPair
 
 _INPUT_LIMIT = 1 << 10  # bytes read from standard input; an entry holds 113
 
@@ -110,7 +109,7 @@ def _facts(dialect: "Dialect", data_key: str, data: bytes, revision: int) -> dic
 @click.argument("data", required=False)
 @click.option("--hex", "is_hex", is_flag=True, help="The data is given in hex digits.")
 @click.option("--skylink", "is_skylink", is_flag=True, help="Store a skylink's 34 bytes.")
-@click.option("--revision", type=int, help="The entry's revision; default: the next one.")
+@removed_option("--revision", "an entry gets the next revision")
 @portal_options
 @json_option
 def set_(
@@ -118,7 +117,6 @@ def set_(
     data: str | None,
     is_hex: bool,
     is_skylink: bool,
-    revision: int | None,
     settings: "Config",
     as_json: bool,
 ) -> None:
@@ -126,8 +124,7 @@ def set_(
 
     DATA is the data itself, up to 113 bytes, not a file as in `skymount db set`. Without DATA, or
     with -, it is read from standard input as it is, including a line feed at its end. Prints the
-    entry's revision. A change that cannot be posted is kept, see `skymount registry pending`. With
-    --revision it is not kept, and a revision that is not above the registry's is refused.
+    entry's revision. A change that cannot be posted is kept, see `skymount registry pending`.
 
     \b
     Examples:
@@ -140,33 +137,12 @@ def set_(
 
     pair = entry.key_pair()
     content = _content(data, is_hex=is_hex, is_skylink=is_skylink)
-    if revision is None:
-        written = run_with_writes(settings, lambda session: session.set(entry.id, pair, content))
-        revision = written.revision
-    else:
-        _set_revision(settings, entry, pair, content, revision)
+    written = run_with_writes(settings, lambda session: session.set(entry.id, pair, content))
     dialect = settings.first_dialect
     link = dialect.link(entry_link(pair.public_key, entry.tweak))
-    facts = _facts(dialect, entry.data_key, content, revision)
+    facts = _facts(dialect, entry.data_key, content, written.revision)
     facts |= {"public_key": pair.public_hex, "link": link}
-    emit(facts, as_json, [f"revision {revision}"])
-
-
-def _set_revision(
-    settings: "Config", entry: EntryArgument, pair: "SigningKeyPair", data: bytes, revision: int
-) -> None:
-    from skymount.cli.session import run_with_revision
-    from skymount.portal.client.registry import RegistryEntry
-
-    new = RegistryEntry(entry.data_key, data, revision)
-    run_with_revision(
-        settings,
-        entry,
-        revision,
-        lambda client: client.registry.set_entry(
-            pair.private_hex, new, hashed_data_key_hex=entry.hashed
-        ),
-    )
+    emit(facts, as_json, [f"revision {written.revision}"])
 
 
 def _content(data: str | None, *, is_hex: bool, is_skylink: bool) -> bytes:

@@ -5,14 +5,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.fuse_device import NEEDS_MOUNTS
-from tests.skymount_process import LIMIT, SKYMOUNT, Mount, Sandbox, end, output, run
+from tests.skymount_process import SKYMOUNT, Mount, Sandbox, end, output, run
 
 pytestmark = NEEDS_MOUNTS
 
@@ -121,79 +120,9 @@ def test_a_daemon_that_is_busy(sandbox: Sandbox) -> None:
         run(["fusermount3", "-uz", "--", path])
 
 
-@contextmanager
-def watching(box: Sandbox, *args: str | Path) -> Iterator["subprocess.Popen[bytes]"]:
-    process = subprocess.Popen(
-        [*SKYMOUNT, "status", "--watch", *map(str, args)],
-        env=box.env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    try:
-        yield process
-    finally:
-        end(process)
-
-
-def test_watch_until_interrupted(box: Sandbox, mount: Mount) -> None:
-    """It goes on while the daemon is stopped, and ends without a word."""
-    with watching(box, "--json", mount.path) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert json.loads(process.stdout.readline())[0]["state"] == "running"
-        mount.daemon.signal(signal.SIGSTOP)
-        try:
-            states = [json.loads(process.stdout.readline())[0]["state"] for _ in range(4)]
-        finally:
-            mount.daemon.signal(signal.SIGCONT)
-        assert {"stopped", "silent"} & set(states)
-        while json.loads(process.stdout.readline())[0]["state"] != "running":
-            pass
-        process.send_signal(signal.SIGINT)
-        assert process.wait(LIMIT) == 0
-        assert process.stderr.read() == b""
-
-
-def test_watch_until_nobody_reads(box: Sandbox, mount: Mount) -> None:
-    """As `| head` does it."""
-    with watching(box, mount.path) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert b"running" in process.stdout.readline()
-        process.stdout.close()
-        assert process.wait(LIMIT) == 141
-        assert process.stderr.read() == b""
-
-
-REDRAWS = """
-import os, pty, sys
-pid, terminal = pty.fork()
-if pid == 0:
-    os.execvp(sys.argv[1], sys.argv[1:])
-shown = b""
-while shown.count(b"running for") < 2:
-    shown += os.read(terminal, 65536)
-os.write(terminal, b"\\x03")
-try:
-    while piece := os.read(terminal, 65536):
-        shown += piece
-except OSError:
-    pass
-_, status = os.waitpid(pid, 0)
-sys.stdout.buffer.write(shown)
-sys.exit(os.waitstatus_to_exitcode(status))
-"""
-
-
-def test_watch_at_a_terminal(box: Sandbox, mount: Mount) -> None:
-    """It is drawn over itself; Ctrl-C brings back what the terminal showed before."""
-    told = box.with_env(TERM="xterm", COLUMNS="200", LINES="40")
-    python = SKYMOUNT[0]
-    done = told.run(python, "-c", REDRAWS, *SKYMOUNT, "status", "--watch", mount.path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("\x1b[?1049h")
-    assert "\x1b[?1049l" in done.stdout
-    assert "Traceback" not in done.stdout
+def test_watching(box: Sandbox) -> None:
+    """An option that is gone is answered by what is instead."""
+    assert "`watch skymount status`" in box.fail("status", "--watch", code=2)
 
 
 def test_a_file(box: Sandbox, mount: Mount, portal: str, tmp_path: Path) -> None:

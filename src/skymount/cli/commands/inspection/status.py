@@ -3,39 +3,31 @@
 import errno
 import os
 import sys
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 
 from skymount.cli import completion
-from skymount.cli.options import PathType
+from skymount.cli.options import PathType, removed_option
 from skymount.cli.output import emit, json_option
 from skymount.errors import MountError
-from skymount.wording import visible
 
 if TYPE_CHECKING:
-    from skymount.cli.mount_probe import MountAnswer
     from skymount.fs.mountpoint import MountInfo
-
-_INTERVAL = 1.0  # seconds
 
 
 @click.command()
 @click.argument("path", required=False, type=PathType(), shell_complete=completion.mounted_paths)
 @json_option
-@click.option("--watch", is_flag=True, help="Show it again each second, until interrupted.")
-def status(path: str | None, as_json: bool, watch: bool) -> None:
+@removed_option("--watch", "`watch skymount status` shows it again and again", is_flag=True)
+def status(path: str | None, as_json: bool) -> None:
     """Show how your mounts are doing, or the one at PATH, or what is known of a file in one.
 
     For each mount: its portals and their health, caches, files in use, requests under way,
     registry entries that portals have not got yet, and the last errors. A mount that does not
     answer within 2 s is shown as such. Exit code 1 if a mount does not work.
 
-    With --json the result is a list; `status` is the mount's .skymount/status.json. With --watch
-    there is one such line each second.
+    With --json the result is a list; `status` is the mount's .skymount/status.json.
 
     For a file or directory in a mount: its extended attributes, such as where it came from,
     whether it is verified, and its last error. With --json they are the object `attributes`.
@@ -43,12 +35,12 @@ def status(path: str | None, as_json: bool, watch: bool) -> None:
     \b
     Examples:
       skymount status
-      skymount status ~/sky --watch
+      watch skymount status ~/sky
       skymount status ~/sky/registry/home/profile
       skymount status --json | jq '.[].status.portal_health'
     """
     from skymount.cli.mount_probe import MountProber, MountState
-    from skymount.cli.status_report import checked
+    from skymount.cli.status_report import checked, facts, report
 
     prober = MountProber()
     inside = None if path is None else _inside(path)
@@ -57,16 +49,9 @@ def status(path: str | None, as_json: bool, watch: bool) -> None:
     ):
         _print_attributes(os.path.abspath(os.path.expanduser(path or "")), as_json)
         return
-    mounts = None if inside is None else dict([inside])
-
-    def ask() -> "list[MountAnswer]":
-        return [checked(each) for each in prober.ask(mounts or _mounts(path))]
-
-    if watch:
-        _watch(ask, as_json)
-        return
-    answers = ask()
-    _print(answers, as_json)
+    mounts = _mounts(path) if inside is None else dict([inside])
+    answers = [checked(each) for each in prober.ask(mounts)]
+    emit([facts(each) for each in answers] if as_json else None, as_json, report(answers))
     if any(each.state is not MountState.RUNNING for each in answers):
         sys.exit(1)
 
@@ -113,36 +98,3 @@ def _mounts(named: str | None) -> "dict[str, MountInfo]":
         raise MountError(f"{path}: {mounted.kind} is mounted there, not skymount")
     mounted.check_owner(path)
     return {path: mounted}
-
-
-def _print(answers: "Sequence[MountAnswer]", as_json: bool) -> None:
-    from skymount.cli.status_report import facts, report
-
-    emit([facts(each) for each in answers] if as_json else None, as_json, report(answers))
-
-
-def _watch(ask: "Callable[[], Sequence[MountAnswer]]", as_json: bool) -> None:
-    """Show it each second until interrupted; a broken pipe is left to the caller."""
-    with suppress(KeyboardInterrupt):
-        if os.isatty(1) and not as_json:
-            _redraw(ask)
-        while True:
-            _print(ask(), as_json)
-            if not as_json:
-                click.echo()
-            sys.stdout.flush()
-            time.sleep(_INTERVAL)
-
-
-def _redraw(ask: "Callable[[], Sequence[MountAnswer]]") -> NoReturn:
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
-    from skymount.cli.status_report import report
-
-    with Live(console=Console(highlight=False), screen=True, auto_refresh=False) as live:
-        while True:
-            shown = "\n".join(visible(line) for line in report(ask()))
-            live.update(Text(shown, overflow="ellipsis", no_wrap=True), refresh=True)
-            time.sleep(_INTERVAL)
