@@ -266,7 +266,8 @@ def test_figures_are_not_for_strangers(observed: Observed, tmp_path: Path) -> No
         as_nginx = b"GET /-/metrics HTTP/1.0\r\nHost: localhost\r\n\r\n"
         assert exchange(portal.url, as_nginx).startswith(b"HTTP/1.1 403 ")
         assert httpx.get(url, headers={"Sec-Fetch-Site": "same-origin"}).status_code == 403
-    with portal_process(tmp_path / "named", "--metrics", "--allow-host", "portal.example") as portal:
+    named = ("--metrics", "--allow-host", "portal.example")
+    with portal_process(tmp_path / "named", *named) as portal:
         url, host = f"{portal.url}/-/metrics", {"Host": "portal.example"}
         assert httpx.get(url).status_code == 200
         assert httpx.get(url, headers=host).status_code == 403
