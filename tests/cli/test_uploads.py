@@ -130,29 +130,34 @@ def test_a_read_only_portal_gets_nothing(
 # Standard input
 
 
+def test_a_pipe_goes_to_the_first_portal_that_begins_to_take_it(
+    sandbox: Sandbox, portal: str
+) -> None:
+    both = ("--portal", CLOSED, "--portal", portal)
+    done = piped(sandbox, b"from a pipe", *_from_pipe(*both))
+    assert done.returncode == 0
+    assert httpx.get(f"{portal}/{done.stdout.rstrip()}").content == b"from a pipe"
+
+
 @pytest.mark.parametrize("then", ["reset", "hang"])
-def test_standard_input_is_sent_again(pair: Pair, then: str) -> None:
-    content = b"from a pipe" * 100_000
-    expected = piped(pair.box, content, *_from_pipe("--portal", pair.second)).stdout
+def test_a_pipe_is_sent_to_no_other_portal(pair: Pair, then: str) -> None:
+    """W3: what fails once it is read is an error, which says so."""
     pair.fake.breaks_upload = 1 << 19, then
-    done = piped(pair.box, content, *_from_pipe(*SOON))
-    assert (done.returncode, done.stdout) == (0, expected)
-
-
-def test_standard_input_beyond_its_bound(pair: Pair) -> None:
-    """The first failure is final, and says so."""
-    pair.fake.fault(status(503, "maintenance"), UPLOAD)
-    done = piped(pair.box, b"from a pipe", *_from_pipe("--spool", "10"))
+    done = piped(pair.box, b"from a pipe" * 100_000, *_from_pipe(*SOON))
     assert (done.returncode, done.stdout) == (1, "")
-    said = "maintenance; it cannot be sent again: only its first 10 B would be kept"
-    assert done.stderr.startswith(f"skymount: {said} (POST {pair.fake.url}/")
+    assert "; a pipe cannot be sent again (POST " in done.stderr
+
+
+def test_nothing_is_kept_of_a_pipe(sandbox: Sandbox) -> None:
+    said = sandbox.fail("upload", "-", "--name", "x", "--spool", "1 GiB", code=2)
+    assert "--spool was removed: a pipe is sent to one portal" in said
 
 
 def test_standard_input_that_is_a_file_is_read_again(pair: Pair, file: Path) -> None:
     pair.fake.fault(status(503), UPLOAD)
     with file.open("rb") as stdin:
         done = subprocess.run(
-            [*SKYMOUNT, *_from_pipe("--spool", "0")],
+            [*SKYMOUNT, *_from_pipe()],
             env=pair.box.env,
             stdin=stdin,
             capture_output=True,
@@ -162,13 +167,11 @@ def test_standard_input_that_is_a_file_is_read_again(pair: Pair, file: Path) -> 
     assert len(done.stdout) == 47
 
 
-def test_memory_stays_flat(pair: Pair) -> None:
-    """Also while much of standard input is kept and sent again."""
-    size, half = 96 << 20, 48 << 20
-    pair.fake.breaks_upload = half, "reset"
+def test_memory_stays_flat(sandbox: Sandbox, portal: str) -> None:
+    size = 96 << 20
     process = subprocess.Popen(
-        [*SKYMOUNT, *_from_pipe()],
-        env=pair.box.env,
+        [*SKYMOUNT, *_from_pipe("--portal", portal)],
+        env=sandbox.env,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -182,15 +185,9 @@ def test_memory_stays_flat(pair: Pair) -> None:
     finally:
         end(process)
     assert (process.returncode, len(out)) == (0, 47), said
-    assert (
-        httpx.head(f"{pair.second}/{out.decode().rstrip()}").headers["content-length"] == f"{size}"
-    )
+    assert httpx.head(f"{portal}/{out.decode().rstrip()}").headers["content-length"] == f"{size}"
     line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
     assert int(line.split()[1]) << 10 < 80 << 20
-
-
-def test_a_size_that_is_none(sandbox: Sandbox) -> None:
-    assert "not a size" in sandbox.fail("upload", "-", "--name", "x", "--spool", "much", code=2)
 
 
 def _from_pipe(*options: str) -> tuple[str, ...]:
@@ -213,6 +210,16 @@ def test_replicas_of_standard_input(sandbox: Sandbox, portal: str, third: str) -
     assert (done.returncode, done.stderr) == (0, "")
     for url in (portal, third):
         assert httpx.get(f"{url}/{done.stdout.rstrip()}").content == b"from a pipe"
+
+
+def test_too_few_replicas_of_standard_input(pair: Pair) -> None:
+    """W3: one portal has it, and the other one does not take it from there."""
+    pair.fake.fault(status(403, "no"), UPLOAD)
+    both = ("--portal", pair.second, "--portal", pair.fake.url)
+    done = piped(pair.box, b"from a pipe", *_from_pipe(*both, "--replicas", "2"))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"skymount: 1 of 2 portals have it: {pair.second} has ")
+    assert f"; no (POST {pair.fake.url}/" in done.stderr
 
 
 def test_too_few_replicas(pair: Pair, file: Path) -> None:
@@ -247,12 +254,12 @@ def test_replicas_that_make_no_sense(pair: Pair, file: Path, options: list[str],
 
 
 def test_a_portal_that_lies_about_its_skylink(pair: Pair, file: Path) -> None:
-    """W3, W4: it has no copy; what is published leads to what was sent."""
+    """W3, W4: it has no copy; what is published leads to what was sent and is proved."""
     other = of_files({"other": b"content"})
     pair.fake.add(other)
     skylink = pair.box.upload(file, pair.second)
     said = pair.box.fail("upload", "--replicas", "2", file)
-    lie = f"it says that it stored the upload as {other.skylink}, and has other content there"
+    lie = f"it has the upload as {other.skylink}, and {skylink} is proved"
     assert said.startswith(f"1 of 2 portals have it: {pair.second} has {skylink}; {lie} (")
     pair.box.succeed("key", "generate", "home")
     done = pair.box.skymount("publish", "--json", file, "--key", "home", "--as", "x")

@@ -48,7 +48,7 @@ def test_content_survives_kill_9(tmp_path: Path) -> None:
         assert client.get(f"/{done}").content == b"d" * (6 << 20)
     kept = {path.name for path in stored_files(tmp_path)} - {"catalogue.clean"}
     assert kept == {
-        *("address", "lock", "format.json", "base", "payload"),
+        *("address", "lock", "base", "payload"),
         *("entries.sqlite3", "pins.sqlite3", "catalogue.sqlite3", "small.sqlite3"),
     }
 

@@ -5,17 +5,18 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from skymount.cli.output import warn
+from skymount.errors import SkymountError
 from skymount.wording import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
+    from skymount.cli.session import ContentSession
     from skymount.errors import PortalError
     from skymount.portal.client.base import PortalReader
     from skymount.portal.client.upload import UploadBody
     from skymount.portal.failover.portals import Portals
     from skymount.portal.policies import WritePolicy
-    from skymount.portal.uploads.copies import Copies
     from skymount.wire.http.responses import UploadResult
     from skymount.wire.skylink import Skylink
 
@@ -26,28 +27,56 @@ _PATIENCE = 10.0  # seconds that a portal gets, at least, once enough others hav
 
 async def upload_once(portals: "Portals", body: "UploadBody") -> "UploadResult":
     """Upload to the first portal that takes it; warn if another one comes before it."""
+    return (await _upload_to_first(portals, body))[1]
+
+
+async def _upload_to_first(
+    portals: "Portals", body: "UploadBody"
+) -> "tuple[PortalReader, UploadResult]":
     from skymount.portal.uploads.fallback import upload_to_first
 
     preferred = portals.writable().clients[0]
     taker, result = await upload_to_first(portals, body, _warn_of_fallback)
     if taker is not preferred:
         warn(f"it was uploaded to {taker.url}")
-    return result
+    return taker, result
 
 
 async def upload_replicas(portals: "Portals", body: "UploadBody", count: int) -> "UploadResult":
     """Upload to so many portals; an error says which have it if some do not."""
     from skymount.portal.uploads.fallback import upload_copies
 
-    writable = len(portals.writable().clients)
-    if count > writable:
-        raise click.UsageError(
-            f"--replicas {count}: only {counted(writable, 'portal')} can be uploaded to"
-        )
+    _check_count(portals, count)
     copies = await upload_copies(portals, body, count, _warn_of_fallback)
-    if len(copies.results) < count or not copies.is_same:
-        raise click.ClickException(_shortage(copies, count, body.unrepeatable))
+    if not copies.is_same:
+        raise click.ClickException(copies.disagreement())
+    if len(copies.results) < count:
+        raise _shortage(copies.results, count, copies.failures.values())
     return next(iter(copies.results.values()))
+
+
+async def upload_pipe_replicas(
+    session: "ContentSession", body: "UploadBody", count: int
+) -> "UploadResult":
+    """Upload to one portal, and bring it from there to others; an error as of `upload_replicas`."""
+    from skymount.content.fetch.skyfile_loader import SkyfileLoader
+    from skymount.content.replication.replicator import Replicator
+
+    _check_count(session.portals, count)
+    taker, result = await _upload_to_first(session.portals, body)
+    loader = SkyfileLoader(session.portals, session.policy)
+    replicator = Replicator(session.portals, session.reader, loader)
+    results, failures = {taker: result}, list[SkymountError]()
+    for client in session.portals.writable().clients:
+        if client is not taker and len(results) < count:
+            try:
+                await replicator.replicate(result.skylink, client)
+                results[client] = result
+            except SkymountError as error:
+                failures.append(error)
+    if len(results) < count:
+        raise _shortage(results, count, failures)
+    return result
 
 
 async def upload_everywhere(
@@ -61,14 +90,10 @@ async def upload_everywhere(
     needed = policy.needed(len(portals.writable().clients))
     copies = await upload_to_all(portals, body, needed, patience=_PATIENCE, extra=1.0)
     skylink = copies.agreed(needed)
-    lacking = copies.lacking(skylink)
-    for client, result in copies.results.items():
-        if client.url in lacking:
-            warn(f"{client.url} stores it as {result.skylink}")
     for error in copies.failures.values():
         later = "it gets content and entry later, from a mount or with `skymount registry retry`"
         warn(f"{error}; {later}")
-    return skylink, lacking
+    return skylink, copies.lacking
 
 
 async def write_uploaded(
@@ -89,11 +114,20 @@ def _warn_of_fallback(error: "PortalError", then: "PortalReader") -> None:
     warn(f"{error}; now trying {then.url}{again}")
 
 
-def _shortage(copies: "Copies", count: int, reason: str) -> str:
+def _check_count(portals: "Portals", count: int) -> None:
+    writable = len(portals.writable().clients)
+    if count > writable:
+        raise click.UsageError(
+            f"--replicas {count}: only {counted(writable, 'portal')} can be uploaded to"
+        )
+
+
+def _shortage(
+    results: "Mapping[PortalReader, UploadResult]",
+    count: int,
+    errors: "Iterable[SkymountError]",
+) -> click.ClickException:
     """Return which portals have it, and why others do not."""
-    parts = [f"{client.url} has {each.skylink}" for client, each in copies.results.items()]
-    if not copies.is_same:
-        return copies.disagreement()
-    parts += [str(error) for error in copies.failures.values()]
-    parts += [reason] if copies.results and reason else []
-    return f"{len(copies.results)} of {count} portals have it: " + "; ".join(parts)
+    parts = [f"{client.url} has {each.skylink}" for client, each in results.items()]
+    parts += map(str, errors)
+    return click.ClickException(f"{len(results)} of {count} portals have it: " + "; ".join(parts))

@@ -72,17 +72,18 @@ class Format:
     version: int
     """Its user_version; another one is refused."""
     schema: str
-    upgrades: Mapping[int, str] = field(default_factory=dict)
-    """For each earlier version the statements that lead to the next one."""
     settings: Mapping[str, object] = field(default_factory=dict)
     """Pragmas of a new database, which hold for good."""
+    if_damaged: str = ""
+    """What to do then, as the end of a message."""
+    if_other_version: str = ""
 
 
 class Database:
     """An open database. Every method may raise StorageError, which names the file."""
 
     def __init__(self, path: Path, form: Format) -> None:
-        self.path = path
+        self.path, self._form = path, form
         self._read_lock, self._write_lock = threading.Lock(), threading.Lock()
         with ExitStack() as opened:
             self._reader = opened.enter_context(closing(_connect_checked(path, form)))
@@ -92,13 +93,12 @@ class Database:
     @classmethod
     def open(cls, path: Path, form: Format) -> Self:
         """Open a database, for this user alone; it and its directory are made when absent."""
-        with _translated(path, "use"):
+        with _translated(path, form, "use"):
             file_permissions.make_directory(path.parent)
             file_permissions.restrict_directory(path.parent)
             if not path.exists():
                 _create(path, form)
             os.chmod(path, 0o600)  # SQLite gives its other files the same mode
-            _upgrade(path, form)
             return cls(path, form)
 
     @staticmethod
@@ -120,12 +120,12 @@ class Database:
 
     def read(self, action: Callable[[sqlite3.Connection], T]) -> T:
         """Call a function that reads. Its ValueError means that the database is damaged."""
-        with _translated(self.path, "read"), self._read_lock:
+        with _translated(self.path, self._form, "read"), self._read_lock:
             return action(self._reader)
 
     def write(self, action: Callable[[sqlite3.Connection], T], *, durable: bool = True) -> T:
         """Call a function in a transaction; a durable one is synced to the disk."""
-        with _translated(self.path, "write to"), self._write_lock:
+        with _translated(self.path, self._form, "write to"), self._write_lock:
             self._writer.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             with transaction(self._writer):
                 return action(self._writer)
@@ -134,21 +134,21 @@ class Database:
 class ReadOnlyDatabase:
     """A database that others may write, open to read. Every method may raise StorageError."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
-        self._path = path
+    def __init__(self, path: Path, form: Format, connection: sqlite3.Connection) -> None:
+        self._path, self._form = path, form
         self._connection = connection
         self._lock = threading.Lock()
 
     @classmethod
     def open(cls, path: Path, form: Format) -> Self | None:
         """Open a database, also where nothing can be written; None when there is none."""
-        with _translated(path, "read"), suppress(FileNotFoundError, NotADirectoryError):
+        with _translated(path, form, "read"), suppress(FileNotFoundError, NotADirectoryError):
             path.stat()
             with ExitStack() as opened:
                 connection = opened.enter_context(closing(_read_only(path)))
-                _check(connection, form, is_old_too=True)
+                _check(connection, form)
                 opened.pop_all()
-            return cls(path, connection)
+            return cls(path, form, connection)
         return None
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ class ReadOnlyDatabase:
             self._connection.close()
 
     def read(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        with _translated(self._path, "read"), self._lock:
+        with _translated(self._path, self._form, "read"), self._lock:
             return action(self._connection)
 
 
@@ -170,18 +170,21 @@ def _connect_checked(path: Path, form: Format) -> sqlite3.Connection:
 
 
 @contextmanager
-def _translated(path: Path, doing: str) -> Iterator[None]:
+def _translated(path: Path, form: Format, doing: str) -> Iterator[None]:
+    advice = f": {form.if_damaged}" if form.if_damaged else ""
     try:
         yield
     except (sqlite3.Error, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise StorageError(f"cannot {doing} {path}: {reason or error}") from error
+        is_damage = type(error) is sqlite3.DatabaseError  # all others have classes of their own
+        text = f"cannot {doing} {path}: {reason or error}{advice if is_damage else ''}"
+        raise StorageError(text) from error
     except OverflowError as error:  # SQLite has integers of 64 bits
         raise StorageError(f"cannot {doing} {path}: {error}") from error
     except MalformedError:  # what was given
         raise
     except (TypeError, ValueError) as error:  # what a column holds
-        raise StorageError(f"{path} is damaged: {error}") from error
+        raise StorageError(f"{path} is damaged: {error}{advice}") from error
 
 
 def _create(path: Path, form: Format) -> None:
@@ -235,30 +238,15 @@ def _read_only(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(uri, uri=True, check_same_thread=False)
 
 
-def _upgrade(path: Path, form: Format) -> None:
-    with closing(connect(path)) as database:
-        while _versions(database) in {(form.application, version) for version in form.upgrades}:
-            with transaction(database):
-                _, version = _versions(database)
-                for statement in form.upgrades.get(version, "").split(";"):
-                    database.execute(statement)
-                if version in form.upgrades:  # no other process did it meanwhile
-                    database.execute(f"PRAGMA user_version = {version + 1}")
-
-
-def _versions(database: sqlite3.Connection) -> tuple[int, int]:
+def _check(database: sqlite3.Connection, form: Format) -> None:
+    """Refuse a database of another format. SQLite takes a file of no bytes for an empty one."""
     (application,) = database.execute("PRAGMA application_id").fetchone()
     (version,) = database.execute("PRAGMA user_version").fetchone()
-    return application, version
-
-
-def _check(database: sqlite3.Connection, form: Format, *, is_old_too: bool = False) -> None:
-    """Refuse a database of another format. SQLite takes a file of no bytes for an empty one."""
-    application, version = _versions(database)
     if application != form.application:
         raise sqlite3.DatabaseError("it is damaged, or was not made by skymount")
-    if version != form.version and not (is_old_too and version in form.upgrades):
-        raise sqlite3.DatabaseError(
+    if version != form.version:
+        advice = f": {form.if_other_version}" if form.if_other_version else ""
+        raise sqlite3.NotSupportedError(
             f"it is of version {version}, which another skymount made; this one knows "
-            f"version {form.version}"
+            f"version {form.version}{advice}"
         )

@@ -99,8 +99,9 @@ def test_pipe():
         source = UploadSource.of(reader, "p")
         writer.write(b"some bytes")
         writer.close()
-        assert source.size is None
+        assert (source.size, source.is_spent) == (None, False)
         assert content(source) == b"some bytes"
+        assert source.is_spent
 
 
 def test_minimal_file_object():

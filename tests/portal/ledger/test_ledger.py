@@ -1,4 +1,4 @@
-"""The file of a ledger: who may use it, old versions of it, and damaged ones."""
+"""The file of a ledger: who may use it, other versions of it, and damaged ones."""
 
 import os
 import resource
@@ -13,48 +13,10 @@ import pytest
 from skymount.errors import StorageError
 from skymount.portal.ledger import seen_ledger
 from skymount.portal.ledger.ledger import Ledger, default_path
-from skymount.portal.ledger.pending_write import PendingStatus
 from skymount.wire.registry_entry import hash_data_key
 from tests.mount.namespaces import Namespace, new_namespace
 from tests.portal.ledger.entries import KEY, TWEAK, signed
 from tests.portal_process import portal_environment
-
-_FIRST_SPOOL = """
-CREATE TABLE spool (id INTEGER PRIMARY KEY AUTOINCREMENT, public_key BLOB NOT NULL,
-tweak BLOB NOT NULL, data_key BLOB, data BLOB NOT NULL, base BLOB, revision BLOB, kind INTEGER,
-signature BLOB, reason TEXT NOT NULL, created REAL NOT NULL, poster TEXT);
-"""
-
-
-def test_ledger_of_the_first_version_is_kept(path: Path):
-    """What an earlier skymount has kept is kept; it is sent when somebody says so."""
-    ledger = Ledger.open(path)
-    ledger.record_seen(signed(revision=7), "a")
-    number = ledger.claim_revision(signed(b"kept", 8), "a")
-    ledger.close()
-    with sqlite3.connect(path) as database:
-        names = [row[1] for row in database.execute("PRAGMA table_info(spool)")][:12]
-        database.execute("ALTER TABLE spool RENAME TO newer")
-        database.executescript(_FIRST_SPOOL)
-        database.execute(f"INSERT INTO spool SELECT {', '.join(names)} FROM newer")
-        database.executescript(
-            "DROP TABLE newer; DROP TABLE owed; DROP TABLE name_versions; PRAGMA user_version = 1"
-        )
-        for column in ("data", "kind", "signature"):
-            database.execute(f"ALTER TABLE entries DROP COLUMN {column}")
-    database.close()
-    for _ in range(2):
-        ledger = Ledger.open(path)
-        (kept,) = ledger.pending()
-        assert (kept.id, kept.data, kept.portals, kept.status) == (
-            number,
-            b"kept",
-            (),
-            PendingStatus.FAILED,
-        )
-        assert ledger.highest_revision(KEY, TWEAK) == 8
-        ledger.close()
-
 
 _READING = """
 import sys
@@ -201,7 +163,7 @@ def test_damaged_ledger_is_refused(path: Path, how: str):
     ledger.close()
     _damage(path, how)
     damaged = path.read_bytes()
-    with pytest.raises(StorageError, match=str(path)):
+    with pytest.raises(StorageError, match=rf"{path}.*: restore it from a backup$"):
         use_all(path)
     assert path.read_bytes() == damaged
 
@@ -279,12 +241,21 @@ def test_names_are_forgotten_in_the_order_of_their_changes(
         assert ledger.name_since("hns/0", "two") == 6
 
 
-def test_newer_version_is_refused(path: Path):
-    """A ledger that a newer skymount made is left alone."""
-    Ledger.open(path).close()
-    execute(path, "PRAGMA user_version = 6")
-    with pytest.raises(StorageError, match="version 6"):
-        Ledger.open(path)
+@pytest.mark.parametrize("version", [4, 6])
+def test_another_version_is_refused(path: Path, version: int):
+    """G12: the error names the file and says what to do; what is pending there stays."""
+    with closing(Ledger.open(path)) as ledger:
+        ledger.claim_revision(signed(b"kept", 8), "a")
+    execute(path, f"PRAGMA user_version = {version}")
+    before = path.read_bytes()
+    for use in (Ledger.open, lambda path: Ledger(path).pending()):
+        with pytest.raises(StorageError) as caught:
+            use(path)
+        said = str(caught.value)
+        assert str(path) in said
+        assert f"of version {version}," in said
+        assert said.endswith("(`skymount registry retry`), then move this file away")
+    assert path.read_bytes() == before
 
 
 def test_other_databases_are_refused(path: Path):

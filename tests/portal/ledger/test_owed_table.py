@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from skymount.errors import StorageError
-from skymount.portal.ledger import ledger_schema, owed_table
+from skymount.portal.ledger import owed_table
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.owed_entry import Debt, OwedEntry
 from skymount.wire.registry_entry import SignedEntry, hash_data_key
@@ -251,42 +251,6 @@ def test_forgotten_entry_is_not_known_nor_owed(ledger: Ledger):
     assert ledger.owed() == []
     with closing(sqlite3.connect(ledger.path)) as database:
         assert database.execute("SELECT data, signature FROM entries").fetchone() == (None, None)
-
-
-def as_second_version(path: Path) -> None:
-    """Make a ledger one of version 2, which kept no entries and owed nothing."""
-    with closing(sqlite3.connect(path)) as database:
-        database.executescript(
-            "ALTER TABLE entries DROP COLUMN data; ALTER TABLE entries DROP COLUMN kind;"
-            "ALTER TABLE entries DROP COLUMN signature; DROP TABLE owed; DROP TABLE name_versions;"
-            "ALTER TABLE spool DROP COLUMN lacking; PRAGMA user_version = 2"
-        )
-
-
-def test_ledger_of_the_second_version_is_upgraded(ledger: Ledger):
-    """What it knows stays; the entry of a mark is kept when it is seen again."""
-    ledger.record_seen(signed(b"x", 5), "a")
-    ledger.close()
-    as_second_version(ledger.path)
-    upgraded = Ledger.open(ledger.path)
-    mark = upgraded.mark_of(KEY, TWEAK)
-    assert mark is not None
-    assert mark.revision == 5
-    assert upgraded.newest_entry(KEY, TWEAK) is None
-    assert upgraded.record_seen(signed(b"x", 5), "a") == mark
-    assert upgraded.newest_entry(KEY, TWEAK) == signed(b"x", 5)
-    assert upgraded.owe(signed(b"x", 5), "a", [A], "down") == 1
-    upgraded.close()
-
-
-def test_mark_that_an_older_skymount_raised_has_no_entry(ledger: Ledger):
-    """One that began before the upgrade raises the mark alone."""
-    ledger.record_seen(signed(b"x", 5), "a")
-    later = signed(b"y", 6).entry
-    with closing(sqlite3.connect(ledger.path)) as database, database:
-        revision = ledger_schema.encode_revision(6)
-        database.execute("UPDATE entries SET seen = ?, digest = ?", (revision, later.work))
-    assert ledger.newest_entry(KEY, TWEAK) is None
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,14 @@
 """Several fake portals to upload to, and things to upload."""
 
 import io
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from skymount.errors import PortalError
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.upload import UploadBody
 from skymount.portal.client.upload_source import UploadSource
-from skymount.portal.client.upload_spool import UploadSpool
 from skymount.portal.failover.portals import Portals
 from skymount.wire.http.responses import UploadResult
 from tests.fakes.portal import FakePortal, running
@@ -57,11 +56,8 @@ def body(query: list[tuple[str, str]] | None = None) -> UploadBody:
     return UploadBody([UploadSource.of_bytes(b"hello", "a.txt")], query=query or [])
 
 
-@contextmanager
-def piped(limit: int) -> Iterator[UploadBody]:
-    """Prepare a pipe, of which so many bytes are kept."""
-    with closing(UploadSpool(io.BytesIO(b"piped"), limit)) as spool:
-        yield UploadBody([UploadSource.of_spool(spool, "a.txt")])
+def piped() -> UploadBody:
+    return UploadBody([UploadSource.of_pipe(io.BytesIO(b"piped"), "a.txt")])
 
 
 def large() -> UploadBody:

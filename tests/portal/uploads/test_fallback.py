@@ -117,20 +117,12 @@ async def test_a_file_that_changed_its_size_between_two_attempts(tmp_path: Path)
             await upload_to_first(found.portals, prepared, lambda *_: file.write_bytes(b"less"))
 
 
-async def test_a_pipe_is_sent_again_within_its_bound():
-    async with several(2) as found:
-        found.fakes[0].fault(status(503), UPLOAD)
-        with piped(5) as prepared:
-            await upload_to_first(found.portals, prepared, found.note)
-        assert b"piped" in found.fakes[1].asked(UPLOAD)[0].body
-
-
-async def test_beyond_its_bound_the_first_failure_of_a_pipe_is_final():
+async def test_a_pipe_is_sent_to_one_portal():
+    """W3: once it is read, a failure is final, and says so."""
     async with several(2) as found:
         found.fakes[0].fault(status(503, "down"), UPLOAD)
-        said = "down; it cannot be sent again: only its first 4 B"
-        with piped(4) as prepared, pytest.raises(UnavailableError, match=said):
-            await upload_to_first(found.portals, prepared, found.note)
+        with pytest.raises(UnavailableError, match=r"^down; a pipe cannot be sent again"):
+            await upload_to_first(found.portals, piped(), found.note)
         assert found.takers == [1, 0]
 
 
@@ -158,19 +150,8 @@ async def test_another_portal_takes_the_place_of_one_that_fails():
         assert list(copies.failures) == found.portals.clients[:1]
 
 
-@pytest.mark.parametrize("limit", [5, 4])
-async def test_copies_of_a_pipe_are_sent_one_after_the_other(limit: int):
-    """Beyond its bound there is one copy only."""
-    async with several(2) as found:
-        with piped(limit) as prepared:
-            copies = await upload_copies(found.portals, prepared, 2, found.note)
-        count = 2 if limit == 5 else 1
-        assert list(copies.results) == found.portals.clients[:count]
-        assert [b"piped" in fake.requests[0].body for fake in found.fakes[:count]] == [True] * count
-
-
 async def test_another_portal_takes_the_place_of_a_liar():
-    """W3: what is disproved is no copy."""
+    """W3: what it has under another skylink than the proved one is no copy."""
     async with several(3) as found:
         found.fakes[0].fault(body_is(OTHER_RESULT), UPLOAD)
         copies = await upload_copies(found.portals, body(), 2, found.note)
@@ -213,12 +194,11 @@ async def test_who_has_time():
             taker, _ = await upload_to_first(found.portals, prepared, found.note)
             assert taker is found.portals.clients[0]
 
-    with piped(4) as pipe:
-        await run_all(
-            partial(upload, 2, prepared=body()),
-            partial(upload, 1, "^HEAD ", prepared=body()),
-            partial(upload, 2, "^HEAD ", prepared=pipe),
-        )
+    await run_all(
+        partial(upload, 2, prepared=body()),
+        partial(upload, 1, "^HEAD ", prepared=body()),
+        partial(upload, 2, "^HEAD ", prepared=piped()),
+    )
 
 
 SILENT = "nothing came from it, and it took nothing, for 4 s"
@@ -254,6 +234,6 @@ async def test_a_long_pause_is_not_waited_for():
 async def test_a_pipe_that_is_gone_waits_for_nobody():
     async with several(1) as found:
         found.fakes[0].fault(asks_for_a_pause(1), UPLOAD)
-        with piped(4) as prepared, pytest.raises(UnavailableError, match="slow down"):
-            await upload_to_first(found.portals, prepared, found.note)
+        with pytest.raises(UnavailableError, match="slow down"):
+            await upload_to_first(found.portals, piped(), found.note)
         assert found.takers == [1]

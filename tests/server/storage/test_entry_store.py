@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from skymount.errors import BadSignatureError, RevisionError, StorageError
-from skymount.server.storage.entry_store import ENTRIES_FILE, EntryStore
+from skymount.server.storage.entry_store import ENTRIES_FILE, EntryStore, peek_entries
 from skymount.storage import sqlite
 from skymount.wire.registry_entry import MAX_REVISION, Entry, SignedEntry, entry_id
 from tests.server.registry_entries import OWNER, signed
@@ -334,13 +334,18 @@ def _open_below(directory: Path) -> list[str]:
     return [file for file in files if file.startswith(f"{directory}/")]
 
 
-def test_another_format_is_refused(tmp_path: Path) -> None:
-    """A later version may have written it."""
+@pytest.mark.parametrize("version", [1, 3])
+def test_another_version_is_refused(tmp_path: Path, version: int) -> None:
+    """RT9: a later or an earlier skymount has written it."""
     EntryStore.open(tmp_path).close()
     with _database(tmp_path) as database:
-        database.execute("PRAGMA user_version = 3")
-    with pytest.raises(StorageError, match="unknown format 3"):
+        database.execute(f"PRAGMA user_version = {version}")
+    with pytest.raises(
+        StorageError, match=rf"{ENTRIES_FILE}: it is of version {version}; .*export"
+    ):
         EntryStore.open(tmp_path)
+    with pytest.raises(StorageError, match=rf"{ENTRIES_FILE}: it is of version {version}, "):
+        list(peek_entries(tmp_path))
 
 
 async def test_reads_go_on_while_another_program_looks_into_the_file(

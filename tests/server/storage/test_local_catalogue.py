@@ -356,13 +356,6 @@ async def test_names_are_searched_within_their_bound(tmp_path: Path) -> None:
         assert (await found.page("beyond", 0, 9)).total == 0
 
 
-def test_the_former_list_is_removed(tmp_path: Path, links: list[str]) -> None:
-    """B2: the catalogue took its place."""
-    (tmp_path / "v1" / "list.sqlite3").write_bytes(b"old")
-    with opened(tmp_path):
-        assert not (tmp_path / "v1" / "list.sqlite3").exists()
-
-
 def test_uploads_during_the_check_are_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

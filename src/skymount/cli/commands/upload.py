@@ -4,18 +4,19 @@ import json
 import os
 import select
 import stat
-from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 import click
 
-from skymount.cli.options import PathType, portal_options
+from skymount.cli.options import PathType, portal_options, removed_option
 from skymount.cli.output import emit, interruption, json_option, progress
 from skymount.cli.standard_streams import standard_input
 from skymount.cli.upload_options import PageOptions, page_options, prepared, selection_options
 
 if TYPE_CHECKING:
+    from skymount.cli.session import ContentSession
     from skymount.config import Config
     from skymount.portal.client.upload import UploadBody
     from skymount.portal.failover.portals import Portals
@@ -50,13 +51,7 @@ _POLL_INTERVAL = 0.2  # seconds after which a wait for standard input looks for 
     default=1,
     help="Upload to that many portals; fail unless all of them have it.",
 )
-@click.option(
-    "--spool",
-    metavar="SIZE",
-    default="1 GiB",
-    show_default=True,
-    help="How much of standard input to keep, so that it can be sent to another portal.",
-)
+@removed_option("--spool", "a pipe is sent to one portal, and --replicas brings it to others")
 @selection_options
 @portal_options
 @json_option
@@ -68,7 +63,6 @@ def upload(
     skykey_id: str | None,
     dry_run: bool,
     replicas: int,
-    spool: str,
     rules: "SelectionRules",
     settings: "Config",
     as_json: bool,
@@ -89,7 +83,8 @@ def upload(
     The first portal that takes it gets it, in the order in which they are configured. If one
     fails, a warning says why, and which one has it in the end. With --replicas the same goes for N
     portals; if fewer have it, or they call it by different skylinks, the command fails and says
-    which have it. What a portal encrypts is sent to the first portal only.
+    which have it. A pipe is sent to one portal, and brought from there to the others. What a portal
+    encrypts is sent to the first portal only.
 
     \b
     Examples:
@@ -98,7 +93,6 @@ def upload(
       pg_dump shop | skymount upload - --name shop.sql
       skymount upload --json site/ | jq -r .merkleroot
     """
-    from skymount.config_values import parse_size
     from skymount.portal.client.upload import upload_query
 
     if len(paths) > 1 and (name or Path(_STDIN) in paths):
@@ -111,18 +105,15 @@ def upload(
         dry_run=dry_run,
         **pages,
     )
-    kept = parse_size(spool)
-    if len(settings.portal_urls) < 2:
-        kept = 0  # there is no other portal
     done = 0
 
     def outcome() -> str:
         before = f"{done} of {len(paths)} were uploaded; " if len(paths) > 1 else ""
         return f"{before}no portal has confirmed {paths[done]}: upload it again"
 
-    with ExitStack() as stack, interruption(outcome):
+    with interruption(outcome):
         if paths == (Path(_STDIN),):
-            bodies = [_standard_input(name or "", query, stack, kept)]
+            bodies = [_standard_input(name or "", query)]
         else:
             bodies = prepared(paths, rules, name=name or "", query=query)
         for body in bodies:
@@ -132,27 +123,30 @@ def upload(
 
 
 def _send(settings: "Config", body: "UploadBody", replicas: int) -> "UploadResult":
-    from skymount.cli.session import run_with_portals
-    from skymount.cli.uploads import upload_once, upload_replicas
+    from skymount.cli.session import run_with_content, run_with_portals
+    from skymount.cli.uploads import upload_once, upload_pipe_replicas, upload_replicas
+    from skymount.portal.policies import VerifyPolicy
 
     with progress() as bar:
+        sent = body.with_progress(bar)
 
         async def send(portals: "Portals") -> "UploadResult":
-            sent = body.with_progress(bar)
             if replicas == 1:
                 return await upload_once(portals, sent)
             return await upload_replicas(portals, sent, replicas)
 
+        async def send_pipe(session: "ContentSession") -> "UploadResult":
+            return await upload_pipe_replicas(session, sent, replicas)
+
+        if replicas > 1 and body.size is None:
+            proving = replace(settings, verify=VerifyPolicy.AVAILABLE)
+            return run_with_content(proving, send_pipe)
         return run_with_portals(settings, send)
 
 
-def _standard_input(
-    name: str, query: list[tuple[str, str]], stack: ExitStack, kept: int
-) -> "UploadBody":
-    """Prepare standard input; of a pipe so many bytes are kept for another portal."""
+def _standard_input(name: str, query: list[tuple[str, str]]) -> "UploadBody":
     from skymount.portal.client.upload import UploadBody
     from skymount.portal.client.upload_source import UploadSource
-    from skymount.portal.client.upload_spool import UploadSpool
 
     if not name:
         raise click.UsageError("standard input has no name: add --name NAME")
@@ -160,8 +154,7 @@ def _standard_input(
     if stat.S_ISREG(os.fstat(0).st_mode):
         source = UploadSource.of_file_object(stdin, name)
     else:
-        spool = stack.enter_context(closing(UploadSpool(_Pipe(), kept)))
-        source = UploadSource.of_spool(spool, name)
+        source = UploadSource.of_pipe(cast(BinaryIO, _Pipe()), name)
     return UploadBody([source], query=query)
 
 

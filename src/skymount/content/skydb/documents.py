@@ -264,8 +264,7 @@ class Documents:
         needed = self._writes.needed(len(portals.clients))
         rounds = portals.config.rounds
         copies = await upload_to_all(portals, body, needed, patience=_PATIENCE, rounds=rounds)
-        skylink = copies.agreed(needed)
-        return skylink, copies.lacking(skylink)
+        return copies.agreed(needed), copies.lacking
 
     async def has_pending(self, ref: EntryId) -> bool:
         return await self._entries.has_pending(ref)

@@ -159,9 +159,9 @@ class UploadBody:
         return self.with_progress(progress)
 
     @property
-    def unrepeatable(self) -> str:
-        """Why it cannot be sent again, or empty if it can."""
-        return next(filter(None, (source.unrepeatable for _, source in self._parts)), "")
+    def is_spent(self) -> bool:
+        """Whether it cannot be sent any more, as a source can be read only once."""
+        return any(source.is_spent for _, source in self._parts)
 
     @property
     def is_shared(self) -> bool:
@@ -175,20 +175,20 @@ class UploadBody:
 
     @property
     def extents(self) -> dict[str, tuple[int, int]]:
-        """Where in the content each file is, and its size; of files of one name the last one.
-
-        A file whose size is not known counts as long as it was when it was read.
+        """Where in the content each file is, and its size, which must be known; of files of one
+        name the last one.
         """
         found, offset = {}, 0
         for _, source in self._parts:
-            found[source.name] = (offset, source.length)
-            offset += source.length
+            size = source.size or 0
+            found[source.name] = (offset, size)
+            offset += size
         return found
 
     @property
     def content_size(self) -> int:
         """Bytes of all files."""
-        return sum(source.length for _, source in self._parts)
+        return sum(source.size or 0 for _, source in self._parts)
 
     def payload(self) -> Iterator[bytes]:
         """Yield the content of the files, one after the other."""

@@ -12,7 +12,6 @@ from typing import Any, BinaryIO, Self
 
 from skymount.errors import MalformedError, WrongTypeError
 from skymount.portal.client import arguments
-from skymount.portal.client.upload_spool import UploadSpool
 from skymount.upload_selection.selection import FoundFile, Identity
 from skymount.wire import media_types
 
@@ -23,11 +22,11 @@ Content = bytes | bytearray | memoryview | str | os.PathLike[str] | BinaryIO
 """What can be uploaded as a file. A `str` is a path."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class UploadSource:
     """One file to send: its path inside the upload, and its bytes."""
 
-    origin: Path | bytes | BinaryIO | UploadSpool = field(repr=False)
+    origin: Path | bytes | BinaryIO = field(repr=False)
     name: str
     size: int | None
     """In bytes; None when the origin can be read only once."""
@@ -40,6 +39,8 @@ class UploadSource:
     identity: Identity | None = None
     """Of a path: the file that was looked at, and so the one that is sent."""
     is_link: bool = False
+    is_begun: bool = False
+    """Whether reading has begun."""
 
     @classmethod
     def of_path(cls, file: Path, name: str = "") -> Self:
@@ -98,15 +99,13 @@ class UploadSource:
         )
 
     @classmethod
-    def of_spool(cls, spool: UploadSpool, name: str) -> Self:
-        return cls(spool, checked_name(name), None)
+    def of_pipe(cls, pipe: BinaryIO, name: str) -> Self:
+        return cls(pipe, checked_name(name), None)
 
     @property
-    def unrepeatable(self) -> str:
-        """Why it cannot be read again, or empty if it can."""
-        if isinstance(self.origin, UploadSpool):
-            return self.origin.unrepeatable
-        return "" if self.size is not None else "what is uploaded can be read only once"
+    def is_spent(self) -> bool:
+        """Whether it cannot be read any more, or not from its start."""
+        return self.size is None and self.is_begun
 
     @property
     def is_shared(self) -> bool:
@@ -114,29 +113,19 @@ class UploadSource:
         return isinstance(self.origin, Path | bytes)
 
     @property
-    def length(self) -> int:
-        """Bytes; of what can be read only once, those that were kept."""
-        if isinstance(self.origin, UploadSpool):
-            return self.origin.kept
-        return self.size or 0
-
-    @property
     def media_type(self) -> str:
         """Empty where the name tells none: then portals look at the content."""
         return self.contenttype or media_types.of_name(self.name)
 
     def read(self) -> Iterator[bytes]:
-        """Yield exactly `size` bytes; OSError if the file changed its size, MalformedError if it
-        cannot be read again.
-        """
+        """Yield exactly `size` bytes; OSError if the file changed its size."""
+        self.is_begun = True
         if isinstance(self.origin, bytes):
             for at in range(0, len(self.origin), UPLOAD_CHUNK_SIZE):
                 yield self.origin[at : at + UPLOAD_CHUNK_SIZE]
         elif isinstance(self.origin, Path):
             with open(self.origin, "rb", buffering=0, opener=self._opened) as file:
                 yield from _read(file, self.size, str(self.origin))
-        elif isinstance(self.origin, UploadSpool):
-            yield from self.origin.read()
         else:
             if self.size is not None:
                 self.origin.seek(self.start)

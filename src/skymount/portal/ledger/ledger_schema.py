@@ -53,11 +53,10 @@ CREATE TABLE spool (
     created REAL NOT NULL,
     poster TEXT,
     portals TEXT NOT NULL DEFAULT '',
-    fate TEXT NOT NULL DEFAULT 'failed'
+    fate TEXT NOT NULL DEFAULT 'failed',
+    lacking TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX spool_of ON spool (public_key, tweak);
-"""
-_OWED = """
 CREATE TABLE owed (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     portal TEXT NOT NULL,
@@ -74,28 +73,17 @@ CREATE TABLE owed (
     next_at REAL NOT NULL,
     reason TEXT NOT NULL,
     poster TEXT,
+    own INTEGER NOT NULL DEFAULT 0,
     UNIQUE (public_key, tweak, portal)
 );
-CREATE INDEX owed_to ON owed (portal, since)
+CREATE INDEX owed_to ON owed (portal, since);
+CREATE TABLE name_versions (
+    id INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,
+    target TEXT NOT NULL,
+    since INTEGER NOT NULL
+)
 """
-_OWN_AND_LACKING = (
-    "ALTER TABLE owed ADD COLUMN own INTEGER NOT NULL DEFAULT 0;"
-    " ALTER TABLE spool ADD COLUMN lacking TEXT NOT NULL DEFAULT ''"
-)
-_NAME_VERSIONS = (
-    "CREATE TABLE name_versions (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,"
-    " target TEXT NOT NULL, since INTEGER NOT NULL)"
-)
-_UPGRADES = {
-    1: "ALTER TABLE spool ADD COLUMN portals TEXT NOT NULL DEFAULT '';"
-    " ALTER TABLE spool ADD COLUMN fate TEXT NOT NULL DEFAULT 'failed'",
-    2: "ALTER TABLE entries ADD COLUMN data BLOB; ALTER TABLE entries ADD COLUMN kind INTEGER;"
-    f" ALTER TABLE entries ADD COLUMN signature BLOB; {_OWED}",
-    3: _OWN_AND_LACKING,
-    4: _NAME_VERSIONS,
-}
-
-_PARTS = (_SCHEMA, _OWED, _OWN_AND_LACKING, _NAME_VERSIONS)
 
 OF_KEY = "public_key = ? AND tweak = ?"
 ENSURE_ENTRY = "INSERT OR IGNORE INTO entries (public_key, tweak) VALUES (?, ?)"
@@ -112,7 +100,7 @@ FORGET_MARK = (
 CLAIM = f"UPDATE entries SET claimed = ? WHERE {OF_KEY}"
 LIST_ENTRY = f"UPDATE entries SET named = ?, data_key = coalesce(?, data_key) WHERE {OF_KEY}"
 UNLIST_ENTRY = f"UPDATE entries SET named = 0 WHERE {OF_KEY} AND named"
-LISTING_OF = f"SELECT named, data_key, signature IS NOT NULL FROM entries WHERE {OF_KEY}"
+LISTING_OF = f"SELECT named, data_key FROM entries WHERE {OF_KEY}"
 LISTED_ENTRIES = "SELECT data_key, tweak FROM entries WHERE public_key = ? AND named"
 LISTED_PUBLIC_KEYS = """
 WITH RECURSIVE keys(key) AS (
@@ -153,7 +141,14 @@ def ledger_format() -> Format:
     """Return the format of the database file."""
     from skymount.storage.sqlite import Format
 
-    return Format(_APPLICATION, _VERSION, ";".join(_PARTS), _UPGRADES)
+    return Format(
+        _APPLICATION,
+        _VERSION,
+        _SCHEMA,
+        if_damaged="restore it from a backup",
+        if_other_version="send what is pending with the one that made it"
+        " (`skymount registry retry`), then move this file away",
+    )
 
 
 @contextmanager
@@ -179,16 +174,13 @@ def read_mark(db: sqlite3.Connection, key: Key) -> RevisionMark | None:
 def read_newest(db: sqlite3.Connection, key: Key) -> SignedEntry | None:
     """Return the entry of the mark; None if it is not known. ValueError when it is damaged."""
     mark = read_mark(db, key)
-    query = f"SELECT data, kind, signature FROM entries WHERE {OF_KEY}"
-    row: tuple[Any, ...] | None = db.execute(query, key).fetchone()
-    if mark is None or row is None or row[2] is None:
+    if mark is None:
         return None
-    (public_key, tweak), (data, kind, signature) = key, row
+    public_key, tweak = key
+    query = f"SELECT data, kind, signature FROM entries WHERE {OF_KEY}"
+    data, kind, signature = db.execute(query, key).fetchone()
     with stored_row():
-        entry = Entry(tweak, data, mark.revision, kind)
-        if entry.work != mark.work:  # an earlier skymount raised the mark alone
-            return None
-        return SignedEntry(public_key, entry, signature).verify()
+        return SignedEntry(public_key, Entry(tweak, data, mark.revision, kind), signature).verify()
 
 
 def read_highest(db: sqlite3.Connection, key: Key) -> int | None:

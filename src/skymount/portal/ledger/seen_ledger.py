@@ -60,10 +60,10 @@ class SeenLedger(LedgerPart):
             if mark is None or raised(mark, signed.entry, 0.0) is not mark:
                 return None
             if not is_rolled_back(mark, signed.entry):
-                is_named, stored, is_kept = db.execute(schema.LISTING_OF, key).fetchone()
+                is_named, stored = db.execute(schema.LISTING_OF, key).fetchone()
                 is_other_key = encoded is not None and stored != encoded
                 is_unlisted = is_named == signed.entry.is_deleted or is_other_key
-                if not is_kept or (named and is_unlisted):
+                if named and is_unlisted:
                     return None
             return mark
 

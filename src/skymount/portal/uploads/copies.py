@@ -1,7 +1,6 @@
 """Which portals have what was uploaded, and which skylink counts. No IO."""
 
 import copy
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -18,40 +17,44 @@ class Copies:
 
     results: dict[PortalReader, UploadResult] = field(default_factory=dict)
     failures: dict[PortalReader, PortalError] = field(default_factory=dict)
-    proven: set[PortalReader] = field(default_factory=set)
-    """Those that proved their skylink, which they are asked for when the skylinks differ."""
 
     @property
     def is_same(self) -> bool:
         """Whether all portals gave it the same skylink."""
         return len({result.skylink for result in self.results.values()}) < 2
 
+    @property
+    def lacking(self) -> list[str]:
+        """The addresses of the portals that do not have it."""
+        return [client.url for client in self.failures]
+
     def agreed(self, needed: int) -> Skylink:
-        """Return the skylink that counts: a proven one, else that of more than half of the portals.
+        """Return the skylink that all gave it; PortalError if too few have it, or they differ."""
+        results = self.results.values()
+        if self.is_same and results and len(results) >= needed:
+            return next(iter(results)).skylink
+        raise self._shortage(needed)
 
-        PortalError if too few gave it, or if nobody knows which one is right.
+    def keep(self, proved: Skylink) -> list[PortalError]:
+        """Let this skylink count; return the errors of portals that gave it another one, and so do
+        not have it.
         """
-        counted = self.proven or self.results.keys()
-        names = Counter(self.results[each].skylink for each in self.results if each in counted)
-        skylink, count = next(iter(names.most_common(1)), (None, 0))
-        is_certain = bool(self.proven) or 2 * count > len(self.results)
-        if skylink is not None and count >= needed and is_certain:
-            return skylink
-        raise self._shortage(count, needed)
-
-    def lacking(self, skylink: Skylink) -> list[str]:
-        """Return the addresses of the portals that do not have it under this skylink."""
-        others = [each for each, result in self.results.items() if result.skylink != skylink]
-        return [client.url for client in (*others, *self.failures)]
+        errors: list[PortalError] = []
+        for client, result in list(self.results.items()):
+            if result.skylink != proved:
+                text = f"it has the upload as {result.skylink}, and {proved} is proved"
+                self.failures[client] = error = BadContentError(text, url=client.url)
+                errors.append(error)
+                del self.results[client]
+        return errors
 
     def disagreement(self) -> str:
         """Return what each portal says, when they gave it different skylinks."""
         claims = [f"{client.url} has {each.skylink}" for client, each in self.results.items()]
-        proved = [client.url for client in self.results if client in self.proven]
-        known = f"only {' and '.join(proved)} proved it" if proved else "none of them proved it"
-        return f"the portals gave it different skylinks, and {known}: " + ", ".join(claims)
+        said = "the portals gave it different skylinks, and none of them proved it: "
+        return said + ", ".join(claims)
 
-    def _shortage(self, count: int, needed: int) -> PortalError:
+    def _shortage(self, needed: int) -> PortalError:
         """Return the error of too few copies: a failure of some portal, else a refusal."""
         failures = (UnavailableError, BadContentError)
         errors = sorted(self.failures.values(), key=lambda each: not isinstance(each, failures))
@@ -60,8 +63,9 @@ class Copies:
             return BadContentError(f"{self.disagreement()}; {advice}")
         error = copy.copy(errors[0])
         if needed > 1:
-            total = len(self.results) + len(self.failures)
-            error.message = f"{count} of {total} portals took it, {needed} have to: {error.message}"
+            count, failed = len(self.results), len(self.failures)
+            portals = f"{count} of {count + failed} portals"
+            error.message = f"{portals} took it, {needed} have to: {error.message}"
         return error
 
 

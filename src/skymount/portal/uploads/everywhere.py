@@ -15,7 +15,7 @@ from skymount.portal.failover.health import PortalHealth, Rank
 from skymount.portal.failover.portals import Portals
 from skymount.portal.failover.reachability import Attempts
 from skymount.portal.uploads.copies import Copies, SharedProgress
-from skymount.portal.uploads.settlement import settle
+from skymount.portal.uploads.upload_check import settle
 from skymount.wire.http.responses import UploadResult
 
 
@@ -39,7 +39,7 @@ async def upload_to_all(
     upload = _UploadToAll(portals.writable(), body, needed, patience, extra)
     await upload.run(rounds)
     copies = upload.ordered()
-    await settle(portals, body, copies)
+    await settle(body, copies)
     return copies
 
 

@@ -12,8 +12,8 @@ from skymount.portal.client.upload import UploadBody, send
 from skymount.portal.failover import retry_after
 from skymount.portal.failover.portals import Portals
 from skymount.portal.uploads.copies import Copies, OnFallback, SharedProgress
-from skymount.portal.uploads.settlement import settle
 from skymount.portal.uploads.silence import send_unless_silent
+from skymount.portal.uploads.upload_check import settle
 from skymount.wire.http.responses import UploadResult
 
 
@@ -23,10 +23,11 @@ async def upload_copies(
     """Upload to so many of the portals that are not read-only, or to as many as take it.
 
     Each portal gets one attempt, in the order of health; the next one takes the place of one that
-    fails, is silent, or gave a skylink that is disproved. If too few took it, those that said when
-    they may be asked again are waited for. All copies are sent at once if the sources can be read
-    several times at once. What a portal encrypts goes to the first portals only: the next one may
-    not have the skykey. Errors of the sources are raised.
+    fails, is silent, or gave another skylink than the first proved one. If too few took it, those
+    that said when they may be asked again are waited for. All copies are sent at once if the
+    sources can be read several times at once. What a portal encrypts goes to the first portals
+    only: the next one may not have the skykey. What can be read only once goes to no other portal
+    once that has begun. Errors of the sources are raised.
     """
     upload = _Upload(portals.writable(), body, count, on_fallback)
     await upload.run()
@@ -67,7 +68,7 @@ class _Upload:
         pauses = retry_after.Waits(self._portals.config.longest_wait)
         while True:
             await run_all(*[self._work] * (self._count if self._body.is_shared else 1))
-            await settle(self._portals, self._body, self.copies)
+            await settle(self._body, self.copies)
             if len(self.copies.results) >= self._count:
                 return
             if not self._queue and not await self._wait(pauses):
@@ -75,7 +76,7 @@ class _Upload:
 
     async def _wait(self, pauses: retry_after.Waits) -> bool:
         """Wait for portals that asked for a pause; False if none of them can be asked again."""
-        if self._is_final or self._body.unrepeatable:
+        if self._is_final or self._body.is_spent:
             return False
         begun, failed = trio.current_time(), list(self.copies.failures)
         if not await pauses.wait([self._portals.health(client) for client in failed]):
@@ -99,8 +100,6 @@ class _Upload:
             else:
                 self.copies.failures.pop(client, None)
                 self.copies.results[client] = result
-                if self._body.unrepeatable:
-                    self._queue.clear()
             finally:
                 self._active -= 1
                 self._progress.forget(client)
@@ -116,14 +115,14 @@ class _Upload:
         return await send_unless_silent(client, post, self._has_other)
 
     def _has_other(self) -> bool:
-        return bool(self._queue) and not self._body.unrepeatable
+        return bool(self._queue) and not self._body.is_spent
 
     def _note_failure(self, client: PortalReader, error: PortalError) -> None:
         self.copies.failures.pop(client, None)  # the last failure is the last one in it
         self.copies.failures[client] = error
-        if self._queue and self._body.unrepeatable:
+        if self._queue and self._body.is_spent:
             self._queue.clear()
-            error.message = f"{error.message.rstrip('.')}; {self._body.unrepeatable}"
+            error.message = f"{error.message.rstrip('.')}; a pipe cannot be sent again"
         elif error.status == HTTPStatus.BAD_REQUEST:  # every portal would refuse it
             self._queue.clear()
             self._is_final = True

@@ -65,8 +65,6 @@ def export(
         for skylink in reader.skylinks():
             _add_skyfile(tar, reader, skylink, done)
             progress(done.bytes)
-        if problem := reader.problem():
-            done.problems.insert(0, problem)
         pins = (
             archive_format.PinLine(str(pin.skylink), pin.reason, pin.pinned)
             for pin in reader.all_pins()

@@ -202,12 +202,6 @@ def peek_page(
     return Database.peek(path, _FORMAT, lambda database: _page(database, search, start, count))
 
 
-def peek_shard(path: Path, shard: int) -> list[Skylink]:
-    """Read which skyfiles have a Merkle root that begins with this byte."""
-    keys = Database.peek(path, _FORMAT, lambda database: read_keys(database, shard))
-    return [from_key(key) for key in keys or ()]
-
-
 def peek_row(path: Path, skylink: Skylink) -> CatalogueRow | None:
     """Read the row of a skyfile, beside a portal that writes."""
     return Database.peek(path, _FORMAT, lambda database: _find(database, skylink))

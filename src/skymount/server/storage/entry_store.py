@@ -26,9 +26,7 @@ from skymount.wire.registry_entry import Entry, SignedEntry, check_update, entry
 
 ENTRIES_FILE = "entries.sqlite3"
 
-# The database's user_version. Version 2 has the same tables: it keeps versions of skymount that do
-# not know `data_format` from a directory whose small skyfiles they would not see.
-_FORMAT, _FORMER = 2, 1
+_FORMAT = 2  # the database's user_version
 _BUSY_TIMEOUT = 5.0  # seconds to wait for another program that has the file open
 _CACHED = 8192  # entries in memory
 _WAL_LIMIT = 16 << 20  # bytes of the log that stay on disk after a burst
@@ -72,11 +70,13 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     """Create the table in a new database; StorageError for one of another format."""
     with sqlite.transaction(connection):
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version not in (0, _FORMER, _FORMAT):
-            raise StorageError(f"cannot use the registry {path}: unknown format {version}")
+        if version not in (0, _FORMAT):
+            raise StorageError(
+                f"cannot use the registry {path}: it is of version {version}; this skymount knows "
+                f"version {_FORMAT}: export with the one that made it, and import with this one"
+            )
         if version == 0:
             connection.execute(_SCHEMA)
-        if version != _FORMAT:
             connection.execute(f"PRAGMA user_version = {_FORMAT}")
         connection.execute(_INDEX)
 
@@ -108,7 +108,7 @@ def _write(connection: sqlite3.Connection, signed: SignedEntry) -> bool:
 
 def peek_entries(root: Path) -> Iterator[SignedEntry]:
     """Yield all entries, read beside a portal that writes; StorageError."""
-    form = sqlite.Format(0, _FORMAT, "", {_FORMER: ""})
+    form = sqlite.Format(0, _FORMAT, "")
     after = b""
     while True:
         asked = partial(_page, after=after)

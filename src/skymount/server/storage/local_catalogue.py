@@ -34,7 +34,6 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-_FORMER_FILE = "list.sqlite3"  # of earlier versions
 _PAUSE = 600.0  # seconds after which a repair that failed is tried again
 _BATCH = 50  # skyfiles that are read and written down together
 
@@ -64,7 +63,6 @@ class LocalCatalogue:
     def open(cls, root: Path, store: SkyfileStore) -> "LocalCatalogue":
         """Open the catalogue in a locked data directory. Never fails. Blocks."""
         catalogue = cls(catalogue_path(root), store)
-        catalogue_database.discard(root / FORMAT / _FORMER_FILE)
         try:
             catalogue._reopen()
         except StorageError as error:

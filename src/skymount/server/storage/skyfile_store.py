@@ -1,10 +1,8 @@
 """The skyfiles that the portal keeps on disk: each complete or absent.
 
     <data>/lock                       held while a portal runs here
-    <data>/format.json                `data_format`
     <data>/v1/small.sqlite3           small skyfiles: `small_skyfiles`
-    <data>/v1/skyfiles/<xx>/<skylink>/    others, and small ones of earlier versions:
-                                      `skyfile_files`; xx: first byte of the Merkle root in hex
+    <data>/v1/skyfiles/<xx>/<skylink>/    others: `skyfile_files`; xx: first byte of the root in hex
     <data>/v1/incoming/<random>/      uploads in progress; emptied at start
 
 Functions that are not async block on the disk: async code calls them in a thread.
@@ -12,7 +10,6 @@ Functions that are not async block on the disk: async code calls them in a threa
 
 import errno
 import fcntl
-import logging
 import math
 import os
 import secrets
@@ -28,18 +25,14 @@ import trio
 from skymount import file_permissions
 from skymount.errors import MalformedError, StorageError
 from skymount.server.storage.disk_errors import disk_errors
-from skymount.server.storage.local.data_format import bring_up_to_date
 from skymount.server.storage.local.skyfile_files import BASE, LocalUpload, SkyfileFiles
 from skymount.server.storage.local.skylink_keys import from_key, to_key
 from skymount.server.storage.local.small_skyfiles import SmallSkyfiles
-from skymount.server.storage.local.small_skyfiles_beside import SmallSkyfilesBeside
 from skymount.server.storage.stored_range import StoredRange
 from skymount.server.storage.stored_skyfile import SMALL_SIZE, StoredSkyfile
 from skymount.storage import atomic_file
 from skymount.storage.group_commit import GroupCommit
 from skymount.wire.skylink import Skylink
-
-_log = logging.getLogger(__name__)
 
 FORMAT = "v1"
 SHARDS = range(256)
@@ -81,17 +74,15 @@ class SkyfileStore:
 
     memory_time = math.inf
 
-    def __init__(
-        self, root: Path, lock: int | None = None, small: SmallSkyfiles | None = None
-    ) -> None:
+    def __init__(self, root: Path, lock: int | None = None) -> None:
         self._lock = lock
         self._changing = threading.Lock()  # what is stored again is not removed as old
         self.incoming = root / FORMAT / "incoming"
         """Where uploads make their files."""
         self._skyfiles = root / FORMAT / "skyfiles"
         self._shards = [self._skyfiles / f"{shard:02x}" for shard in SHARDS]
-        self._small = small or SmallSkyfiles(root / FORMAT)
-        self.small = _SmallUploads(self._put_all)
+        self._small = SmallSkyfiles(root / FORMAT)
+        self.small = _SmallUploads(self._small.put)
 
     @classmethod
     def open(cls, root: Path) -> "SkyfileStore":
@@ -113,7 +104,6 @@ class SkyfileStore:
             os.pwrite(lock, b"%d\n" % os.getpid(), 0)
         store = cls(root, lock)
         try:
-            bring_up_to_date(root)
             with disk_errors(f"use the data directory {root}"):
                 store._prepare(root)
             store._small.open()
@@ -137,9 +127,9 @@ class SkyfileStore:
     @classmethod
     def beside(cls, root: Path) -> "SkyfileStore":
         """Return the store of a data directory that may be in use, to read from."""
-        small = SmallSkyfilesBeside(root / FORMAT)
-        small.open()
-        return cls(root, small=small)
+        store = cls(root)
+        store._small.open_beside()
+        return store
 
     def close(self) -> None:
         self._small.close()
@@ -169,15 +159,7 @@ class SkyfileStore:
 
     def put_small(self, skylink: Skylink, base: bytes) -> None:
         """Store a small skyfile, durable once this returns."""
-        self._put_all([(skylink, base)])
-
-    def _put_all(self, skyfiles: list[tuple[Skylink, bytes]]) -> None:
-        self._small.put(skyfiles)
-        for skylink, _ in skyfiles:  # they are stored: a failure from here on is none of theirs
-            try:
-                self._remove_files(skylink)  # of earlier versions
-            except StorageError as error:
-                _log.warning("skyfile %s is stored twice: %s", skylink, error)
+        self._small.put([(skylink, base)])
 
     def publish(self, directory: Path, skylink: Skylink) -> None:
         """Give a directory that is complete the name of its skyfile, for good. If that is stored
@@ -203,12 +185,8 @@ class SkyfileStore:
         """Remove a skyfile in one step; return whether it was here. With a time only if it was
         stored before, and not stored again meanwhile.
         """
-        is_small = self._small.sizes(skylink) is not None
-        if is_small and not self._small.remove(skylink, stored_before):
-            return False
-        return self._remove_files(skylink, None if is_small else stored_before) or is_small
-
-    def _remove_files(self, skylink: Skylink, stored_before: float | None = None) -> bool:
+        if self._small.remove(skylink, stored_before):
+            return True
         with disk_errors("remove stored content"):
             source = self.directory(skylink)
             removed = self.incoming / secrets.token_hex(16)
@@ -226,7 +204,6 @@ class SkyfileStore:
             return True
 
     def find(self, skylink: Skylink) -> StoredSkyfile | None:
-        """Return a skyfile. Files come first: small ones move from there into the database."""
         directory = self.directory(skylink)
         with disk_errors("read stored content"):
             try:
@@ -244,11 +221,6 @@ class SkyfileStore:
         """Whether anything of a skyfile is here, damaged or not."""
         return self.directory(skylink).exists() or self._small.has(skylink)
 
-    @property
-    def problem(self) -> str:
-        """What prevents `beside` from listing all; empty if nothing is known to."""
-        return self._small.problem
-
     def find_sector(self, root: bytes) -> StoredRange | None:
         """Return nothing: all sectors here are of skyfiles."""
 
@@ -264,7 +236,7 @@ class SkyfileStore:
         """Return the keys of a shard's skylinks. Other names on disk are skipped."""
         with disk_errors("list stored content"):
             names = os.listdir(self._shard(shard))
-        found = self._small.keys(shard)  # after the files, which move from there
+        found = self._small.keys(shard)
         for name in names:
             with suppress(MalformedError):
                 found.add(to_key(Skylink(name)))

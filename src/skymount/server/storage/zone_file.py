@@ -25,7 +25,6 @@ import trio
 from skymount import file_permissions
 from skymount.errors import MalformedError, StorageError
 from skymount.server.storage.disk_errors import disk_errors
-from skymount.server.storage.local.data_format import check_format
 from skymount.storage import atomic_file
 from skymount.wire.dialect import PRESETS, Dialect
 from skymount.wire.hns import DomainRecord, RegistryRecord, parse_domain, parse_txt, pick_record
@@ -180,7 +179,6 @@ def _read(path: Path) -> tuple[bytes, os.stat_result | None]:
 
 def load(data: Path) -> Zone:
     """Return the zone, an empty one without a file; StorageError when it cannot be used."""
-    check_format(data)
     return _parse(data / ZONE_FILE, _read(data / ZONE_FILE)[0])
 
 
@@ -207,7 +205,6 @@ def change(data: Path, edit: Callable[[Zone], Zone]) -> None:
     Writers wait for each other, so no change is lost. A symbolic link is followed. StorageError;
     errors of `edit` pass through.
     """
-    check_format(data)
     with disk_errors(f"change {data / ZONE_FILE}"):
         file_permissions.make_directory(data)
         if problem := file_permissions.directory_problem(data):

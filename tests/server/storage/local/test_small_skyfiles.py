@@ -1,6 +1,7 @@
 """Small skyfiles in their database: all or none, durable, and nothing of files for them."""
 
 import io
+import json
 import os
 import sqlite3
 import threading
@@ -40,17 +41,12 @@ from tests.server.storage.stored import (
     put,
     skylinks_of,
 )
+from tests.skymount_process import Sandbox
 
 
 def small(content: bytes) -> tuple[Skylink, bytes]:
     base = build_inline(METADATA, content)
     return Skylink.v1(merkle.sector_root(base), len(base)), base
-
-
-def in_files(data: Path, link: Skylink, base: bytes) -> None:
-    """Store it as an earlier version did."""
-    directory_of(data, link).mkdir()
-    (directory_of(data, link) / "base").write_bytes(base)
 
 
 async def test_those_that_come_together_are_stored_together(
@@ -92,40 +88,6 @@ def test_a_size_for_the_database_and_one_for_files(tmp_path: Path) -> None:
             SMALL_SIZE,
             SMALL_SIZE + 1,
         ]
-
-
-def test_what_an_earlier_version_stored_in_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is read, listed and removed; once it is uploaded again, the files are gone."""
-    with closing(SkyfileStore.open(tmp_path)) as store:
-        with monkeypatch.context() as patch:
-            patch.setattr("skymount.server.storage.stored_skyfile.SMALL_SIZE", 0)
-            old, again = put(store, b"old"), put(store, b"again")
-        assert directory_of(tmp_path, old).exists()
-        assert put(store, b"again") == again
-        assert not directory_of(tmp_path, again).exists()
-        for link, content in ((old, b"old"), (again, b"again")):
-            found = store.find(link)
-            assert found is not None
-            assert read_range(found.payload) == content
-        assert sorted(map(str, skylinks_of(store))) == sorted(map(str, (old, again)))
-        assert store.remove(old)
-        assert skylinks_of(store) == [again]
-        assert not list((tmp_path / "v1/incoming").iterdir())
-
-
-def test_a_skyfile_in_both_places_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after an earlier version was run in between. It is removed from both."""
-    with closing(SkyfileStore.open(tmp_path)) as store:
-        link = put(store, b"x")
-        with monkeypatch.context() as patch:
-            patch.setattr("skymount.server.storage.stored_skyfile.SMALL_SIZE", 0)
-            put(store, b"x")
-        assert skylinks_of(store) == [link]
-        assert store.remove(link)
-        assert store.find(link) is None
-        assert skylinks_of(store) == []
 
 
 @pytest.mark.parametrize("size", [1, IN_FILES])
@@ -193,49 +155,6 @@ def test_room_is_given_back(tmp_path: Path) -> None:
         for link in links:
             store.remove(link)
     assert path.stat().st_size < 100_000
-
-
-def test_what_moves_is_found_at_any_moment(tmp_path: Path) -> None:
-    """From the files of an earlier version into the database: by its name, and in lists."""
-    skyfiles = [small(b"%d" % number) for number in range(100)]
-    moved, missed = threading.Event(), list[Skylink]()
-    with closing(SkyfileStore.open(tmp_path)) as store:
-        for link, base in skyfiles:
-            in_files(tmp_path, link, base)
-
-        def look() -> None:
-            while not moved.is_set():
-                missed.extend({link for link, _ in skyfiles} - set(skylinks_of(store)))
-                for link, _ in skyfiles:
-                    if store.find(link) is None or store.sizes(link) is None:
-                        missed.append(link)
-
-        with ThreadPoolExecutor(1) as threads:
-            looking = threads.submit(look)
-            for each in skyfiles:
-                store.put_small(*each)
-            moved.set()
-        looking.result()
-        assert not directory_of(tmp_path, skyfiles[0][0]).exists()
-    assert missed == []
-
-
-async def test_files_that_cannot_be_removed_fail_no_upload(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The row is there; those that came with it have nothing to do with it. It is logged."""
-    skyfiles = [small(bytes([number])) for number in range(9)]
-    with closing(SkyfileStore.open(tmp_path)) as store:
-        for link, base in skyfiles:
-            in_files(tmp_path, link, base)
-        (tmp_path / "v1/incoming").rmdir()
-        (tmp_path / "v1/incoming").touch()
-        async with trio.open_nursery() as nursery:
-            for each in skyfiles:
-                nursery.start_soon(store.small.put, each)
-        assert sorted(map(str, skylinks_of(store))) == sorted(str(link) for link, _ in skyfiles)
-    assert len(caplog.messages) == 9
-    assert "is stored twice: cannot remove stored content" in caplog.text
 
 
 def test_a_disk_that_uploads_have_filled_is_emptied(tmp_path: Path) -> None:
@@ -329,7 +248,7 @@ def test_a_damaged_page_leaves_what_is_in_files(tmp_path: Path) -> None:
 
 
 def test_beside_a_portal_that_writes(tmp_path: Path) -> None:
-    """What is stored meanwhile is seen; a directory of an earlier version has no database."""
+    """What is stored meanwhile is seen; without a database there are none."""
     with closing(SkyfileStore.open(tmp_path)) as store:
         first = put(store, b"first")
         with closing(SkyfileStore.beside(tmp_path)) as beside:
@@ -351,10 +270,40 @@ def test_a_damaged_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "v1" / SMALL_FILE
     sound = path.read_bytes()
     path.write_bytes(b"no database" * 1000)
-    with pytest.raises(StorageError, match=SMALL_FILE):
+    with pytest.raises(StorageError, match=rf"{path}: .*: restore it from a backup, or move"):
         SkyfileStore.open(tmp_path)
     path.write_bytes(sound)
     SkyfileStore.open(tmp_path).close()
+
+
+@pytest.mark.parametrize("damage_one", ["header", "index"])
+def test_a_damaged_database_and_the_way_back(
+    sandbox: Sandbox, tmp_path: Path, damage_one: str
+) -> None:
+    """RT4, RT6: commands name it and what to do. Moved away, all else is read, and a backup brings
+    what is lost.
+    """
+    data, archive = tmp_path / "data", tmp_path / "backup.tar"
+    with portal_process(data) as portal, Client(base_url=portal.url) as client:
+        links = {client.upload_file("s", b"%d" % number) for number in range(300)}
+        large = client.upload_file("large", noise(IN_FILES))
+    sandbox.succeed("portal", "export", archive, "--data", data)
+    path = data / "v1" / SMALL_FILE
+    if damage_one == "index":
+        _damage_page(data, 10)
+    else:
+        path.write_bytes(b"no database" * 1000)
+    for command in (["verify"], ["export", tmp_path / "other.tar"]):
+        said = sandbox.fail("portal", *command, "--data", data)
+        assert f"{path}: " in said
+        assert "restore it from a backup, or move it away and import one" in said
+    path.rename(tmp_path / "damaged")
+    assert "1 skyfile," in sandbox.succeed("portal", "verify", "--data", data)
+    sandbox.succeed("portal", "import", archive, "--data", data)
+    verified = json.loads(sandbox.succeed("portal", "verify", "--json", "--data", data))
+    assert (verified["skyfiles"], verified["damaged"]) == (301, [])
+    rows = json.loads(sandbox.succeed("portal", "list", "--limit", "999", "--json", "--data", data))
+    assert {row["skylink"] for row in rows} == links | {large}
 
 
 def test_killed_under_load_all_that_was_acknowledged_is_there(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ CREATE TABLE skyfiles (
 )
 """,
     settings={"auto_vacuum": "FULL"},
+    if_damaged="restore it from a backup, or move it away and import one",
 )
 _PUT = """
 INSERT INTO skyfiles (skylink, base, stored) VALUES (?, ?, ?)
@@ -46,10 +47,7 @@ ON CONFLICT (skylink) DO UPDATE SET base = excluded.base, stored = excluded.stor
 
 
 class SmallSkyfiles:
-    """The small skyfiles of one portal. Call `open` and `close`."""
-
-    problem = ""
-    """What was passed over because it is damaged: see `small_skyfiles_beside`."""
+    """The small skyfiles of one portal. Call `open` or `open_beside`, and `close`."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / SMALL_FILE
@@ -58,6 +56,10 @@ class SmallSkyfiles:
     def open(self) -> None:
         """Open the database in a locked data directory, and make it if it is not there."""
         self._database = Database.open(self._path, FORMAT)
+
+    def open_beside(self) -> None:
+        """Open it to read, beside a portal that may write. Without a database there are none."""
+        self._database = ReadOnlyDatabase.open(self._path, FORMAT)
 
     def close(self) -> None:
         if self._database is not None:
@@ -130,8 +132,12 @@ class SmallSkyfiles:
         return self._write(write, "remove stored content")
 
     def _read(self, action: Callable[[sqlite3.Connection], _T], absent: _T) -> _T:
+        if self._database is None:
+            return absent
+        if isinstance(self._database, ReadOnlyDatabase):  # for a command: errors name the file
+            return self._database.read(action)
         with _translated("read stored content"):
-            return absent if self._database is None else self._database.read(action)
+            return self._database.read(action)
 
     def _write(self, action: Callable[[sqlite3.Connection], _T], doing: str) -> _T:
         assert isinstance(self._database, Database)

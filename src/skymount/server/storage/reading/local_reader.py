@@ -9,7 +9,6 @@ from skymount.server.storage import catalogue_database
 from skymount.server.storage.catalogue_rows import CatalogueRow
 from skymount.server.storage.disk_errors import disk_errors
 from skymount.server.storage.entry_store import peek_entries
-from skymount.server.storage.local.data_format import check_format
 from skymount.server.storage.local_catalogue import catalogue_path
 from skymount.server.storage.retention.pin_store import Pin, peek_all, peek_pins
 from skymount.server.storage.skyfile_store import FORMAT, SHARDS, SkyfileStore
@@ -22,8 +21,7 @@ from skymount.wire.skylink import Skylink
 
 
 def check_data(data: Path) -> None:
-    """StorageError unless a directory is that of a portal, in a format that is known."""
-    check_format(data)
+    """StorageError unless a directory is that of a portal."""
     if not (data / FORMAT).is_dir():
         raise StorageError(f"{data}: no portal keeps its data there")
 
@@ -56,20 +54,8 @@ class LocalReader:
         return peek_all(self._data)
 
     def skylinks(self) -> Iterator[Skylink]:
-        """Yield what is found; where something is damaged, also what the catalogue has."""
         for shard in SHARDS:
-            found = set(self._store.skylinks(shard))
-            yield from found
-            if self._store.problem:
-                yield from self._recorded(shard) - found
-
-    def _recorded(self, shard: int) -> set[Skylink]:
-        with suppress(StorageError):
-            return set(catalogue_database.peek_shard(catalogue_path(self._data), shard))
-        return set()
-
-    def problem(self) -> str:
-        return self._store.problem
+            yield from self._store.skylinks(shard)
 
     def find(self, skylink: Skylink) -> StoredSkyfile | None:
         return self._store.find(skylink)

@@ -41,9 +41,6 @@ class SharedReader:
     def skylinks(self) -> Iterator[Skylink]:
         return self._content.skylinks()
 
-    def problem(self) -> str:
-        return ""
-
     def find(self, skylink: Skylink) -> StoredSkyfile | None:
         return self._content.find(skylink)
 

@@ -31,9 +31,6 @@ class StorageReader(Protocol):
     def skylinks(self) -> Iterator[Skylink]:
         """Yield what is stored, in no order."""
 
-    def problem(self) -> str:
-        """Return what damage was found so far in what lists skyfiles; empty if none was."""
-
     def find(self, skylink: Skylink) -> StoredSkyfile | None: ...
 
     def has(self, skylink: Skylink) -> bool:

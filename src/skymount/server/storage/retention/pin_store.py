@@ -33,6 +33,7 @@ CREATE TABLE pins (
     pinned REAL NOT NULL
 ) WITHOUT ROWID
 """,
+    if_damaged="restore it from a backup",
 )
 # A pin without a reason leaves that of an earlier one.
 _PIN = """
