@@ -18,7 +18,7 @@ result is one line of JSON. Text from outside is shown with control characters e
 
 Commands verify content against its skylink, as a mount does ([semantics](semantics.md), T1 to
 T5), and never output wrong bytes. Some content cannot be verified: that of a portal that gives no
-proof of it or decrypts it, what a domain leads to, and archives. It is output with a warning on
+proof of it or decrypts it, and what a domain leads to. It is output with a warning on
 stderr. `--json` has the result as `verified`: `yes`, `partly` (only names and sizes) or `no`.
 With `--verify require` such content is refused; with `--verify off` nothing is verified, and
 there are no warnings.

@@ -92,7 +92,7 @@ def on_terminal(sandbox: Sandbox, *args: str | Path) -> tuple[str, str]:
 
 
 def leaves(command: click.Command, *above: str) -> Iterator[tuple[str, click.Command]]:
-    """Yield (name, command) of each command at or below one, groups left out."""
+    """Yield (name, command) of each command at or below one, without groups and removed ones."""
     if not isinstance(command, click.Group):
         yield " ".join(above), command
         return
@@ -100,4 +100,5 @@ def leaves(command: click.Command, *above: str) -> Iterator[tuple[str, click.Com
     for name in command.list_commands(context):
         below = command.get_command(context, name)
         assert below is not None
-        yield from leaves(below, *above, name)
+        if not below.hidden:
+            yield from leaves(below, *above, name)

@@ -42,7 +42,7 @@ def complete(sandbox: Sandbox, line: str, word: str = "") -> list[str]:
 @pytest.mark.parametrize("group", ["", *GROUPS])
 def test_what_a_command_does_is_not_cut_off(group: str) -> None:
     offered = ShellComplete(cli, {}, "skymount", "X").get_completions(group.split(), "")
-    assert len(offered) > 1
+    assert offered
     assert [each.help for each in offered if str(each.help)[-1] != "."] == []
     assert [each.help for each in offered if str(each.help).endswith("...")] == []
 

@@ -154,19 +154,6 @@ def test_metadata_that_another_portal_proves(sandbox: Sandbox, fake: FakePortal)
         assert "cannot be verified" in said
 
 
-def test_an_archive(sandbox: Sandbox, portal: str) -> None:
-    """What a portal packs is its own word."""
-    box = sandbox.with_env(SKYMOUNT_PORTALS=portal)
-    work = box.directory("work")
-    (work / "a").write_text("A")
-    link = box.upload(work, portal)
-    out, said = warned(box, "download", "--archive", "zip", "--json", link, "x.zip")
-    assert json.loads(out)[0]["verified"] == "no"
-    assert said.startswith(f"{link}: not verified: ")
-    _, said = warned(box, "download", "--archive", "tar", link, "-")
-    assert said.startswith(f"{link}: not verified: ")
-
-
 def test_a_document(sandbox: Sandbox, fake: FakePortal, portal: str) -> None:
     """The content behind an entry, which itself is always verified."""
     box = sandbox.with_env(SKYMOUNT_PORTALS=f"{portal} {fake.url}")
@@ -211,21 +198,6 @@ def test_a_domain(named: Sandbox, command: str) -> None:
         found = json.loads(warned(named, command, "--json", link, *rest)[0])
         assert (found[0] if command == "download" else found)["verified"] == "no"
     assert "not verified" in named.fail(command, "--verify", "require", link)
-
-
-def test_a_download_of_a_domain(named: Sandbox) -> None:
-    """So it is for the command that only asks the portal."""
-    out, said = warned(named, "hns", "download", "--json", "example/f")
-    assert json.loads(out) == {"path": "f", "size": 7, "verified": "no"}
-    assert said.startswith("hns://example/f: not verified: ")
-    out, said = warned(named, "hns", "download", "example/f", "-")
-    assert out == "content"
-    assert said.startswith("hns://example/f: not verified: ")
-    for destination in ("x", "-"):
-        said = named.fail("hns", "download", "--verify", "require", "example/f", destination)
-        assert "cannot be verified" in said
-    done = named.skymount("hns", "download", "--verify", "off", "example/f", "-")
-    assert (done.stdout, done.stderr) == ("content", "")
 
 
 def test_a_link_that_would_write_to_the_terminal(named: Sandbox) -> None:

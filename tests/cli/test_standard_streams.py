@@ -171,7 +171,6 @@ def test_content_for_a_closed_standard_output_is_an_error(
     for arguments in (
         f"cat {link}",
         f"download {link} -",
-        f"download --archive tar {link} -",
         "registry get --raw home key",
         f"portal export - --data {data}",
     ):

@@ -156,11 +156,6 @@ class StagingDirectory:
         self._made.append((os.unlink, path))
         return os.open(path, _NEW_FILE, permissions, dir_fd=self._tree)
 
-    def reserve(self, path: bytes) -> str:
-        """Return where a file is to be made by others."""
-        self._made.append((os.unlink, path))
-        return os.path.join(self._parent, self._name, os.fsdecode(_TREE), os.fsdecode(path))
-
     def place_directory(self, name: str) -> None:
         """Move the whole tree to a new name in `parent`; DestinationError when it is taken."""
         with self._naming():

@@ -163,7 +163,7 @@ def test_damaged_ledger_is_refused(path: Path, how: str):
     ledger.close()
     _damage(path, how)
     damaged = path.read_bytes()
-    with pytest.raises(StorageError, match=rf"{path}.*: restore it from a backup$"):
+    with pytest.raises(StorageError, match=rf"{path}.*: restore it from a backup, as"):
         use_all(path)
     assert path.read_bytes() == damaged
 

@@ -145,7 +145,7 @@ def ledger_format() -> Format:
         _APPLICATION,
         _VERSION,
         _SCHEMA,
-        if_damaged="restore it from a backup",
+        if_damaged="restore it from a backup, as entries could be signed twice without it",
         if_other_version="send what is pending with the one that made it"
         " (`skymount registry retry`), then move this file away",
     )

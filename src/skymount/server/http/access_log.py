@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -145,9 +145,10 @@ def _time(second: int) -> str:
 class AccessLog:
     """A file that lines are appended to, by a thread."""
 
-    def __init__(self, path: str) -> None:
-        """`path` may be ``-``, standard error; ConfigError."""
+    def __init__(self, path: str, hangups: AsyncIterator[int] | None) -> None:
+        """`path` may be ``-``, standard error; it is opened again at `hangups`. ConfigError."""
         self._path = path
+        self._hangups = hangups
         try:
             self._file = os.dup(2) if path == _NONE else os.open(path, _FLAGS, 0o600)
         except (OSError, ValueError) as error:
@@ -169,10 +170,10 @@ class AccessLog:
         self._arrived.set()
 
     async def run(self) -> None:
-        """Write lines until cancelled, and open the file again on SIGHUP."""
+        """Write lines until cancelled, and open the file again at hangups."""
         async with trio.open_nursery() as nursery:
-            if self._path != _NONE:
-                nursery.start_soon(self._reopen_on_hangup)
+            if self._hangups is not None:
+                nursery.start_soon(self._reopen_at, self._hangups)
             while True:
                 await self._arrived.wait()
                 self._arrived = trio.Event()
@@ -208,13 +209,12 @@ class AccessLog:
             self._lost, self._reason = 0, _SLOW
             self._next_told = time.monotonic() + _TELL
 
-    async def _reopen_on_hangup(self) -> None:
-        with trio.open_signal_receiver(signal.SIGHUP) as signals:
-            async for _ in signals:
-                if self._had_terminal and not has_terminal():
-                    os.kill(os.getpid(), signal.SIGTERM)
-                else:
-                    await trio.to_thread.run_sync(self._reopen)
+    async def _reopen_at(self, hangups: AsyncIterator[int]) -> None:
+        async for _ in hangups:
+            if self._had_terminal and not has_terminal():
+                os.kill(os.getpid(), signal.SIGTERM)
+            else:
+                await trio.to_thread.run_sync(self._reopen)
 
     def _reopen(self) -> None:
         """Go on in the file that is at the path now; in the one before if that cannot be done."""
@@ -233,8 +233,12 @@ async def opened(path: str | None) -> AsyncIterator[AccessLog | None]:
     if path is None:
         yield None
         return
-    log = AccessLog(path)
-    try:
-        yield log
-    finally:
-        await log.close()
+    with ExitStack() as stack:
+        hangups = None
+        if path != _NONE:  # from now on, so that none is lost before `run`
+            hangups = stack.enter_context(trio.open_signal_receiver(signal.SIGHUP))
+        log = AccessLog(path, hangups)
+        try:
+            yield log
+        finally:
+            await log.close()

@@ -23,7 +23,7 @@ class _Mark(msgspec.Struct):
     skyfiles: int
     bytes: int
     changed: list[int]
-    newest_small: int = 0
+    newest_small: int
 
 
 def take(

@@ -44,7 +44,7 @@ CREATE TABLE entries (
 """
 # An unsigned 64-bit revision does not fit SQLite's signed integers, so it is stored as 8 bytes.
 _SELECT = "SELECT public_key, tweak, data, revision, kind, signature FROM entries WHERE id = ?"
-_INDEX = "CREATE INDEX IF NOT EXISTS by_key ON entries (public_key, tweak)"
+_INDEX = "CREATE INDEX by_key ON entries (public_key, tweak)"
 _SELECT_OF_KEY = f"""{_SELECT.partition(" WHERE ")[0]}
 WHERE public_key = ? AND tweak > ? ORDER BY tweak LIMIT ?"""
 # Each step is a search in the index; DISTINCT would read all of it.
@@ -77,8 +77,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
             )
         if version == 0:
             connection.execute(_SCHEMA)
+            connection.execute(_INDEX)
             connection.execute(f"PRAGMA user_version = {_FORMAT}")
-        connection.execute(_INDEX)
 
 
 def _read(connection: sqlite3.Connection, entry: bytes) -> SignedEntry | None:

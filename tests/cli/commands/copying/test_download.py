@@ -5,8 +5,6 @@ import os
 import signal
 import stat
 import subprocess
-import tarfile
-import zipfile
 from pathlib import Path
 from urllib.parse import quote
 
@@ -161,19 +159,10 @@ def test_a_directory_that_the_upload_names_is_not_added_to(
     assert found(work) == {"bin/git": b"bad", "bin/lib/ssh": b"worse"}
 
 
-def test_an_archive_that_exists(sandbox: Sandbox, portal: str) -> None:
-    """--force replaces an archive whose name stands in the link, or is DEST."""
-    box = sandbox.with_env(SKYMOUNT_PORTALS=portal)
-    (box.root / "s/a").mkdir(parents=True)
-    (box.root / "s/a/-f").write_text("content")
-    skylink = box.succeed("upload", "s").rstrip()
-    (box.root / "a.zip").write_text("mine")
-    box.fail("download", "--archive", "zip", f"{skylink}/a")
-    assert (box.root / "a.zip").read_text() == "mine"
-    box.skymount("download", "--archive", "zip", "--force", f"{skylink}/a")
-    assert zipfile.is_zipfile(box.root / "a.zip")
-    box.skymount("download", "--archive", "zip", f"{skylink}/a/-f")
-    assert zipfile.is_zipfile(box.root / f"{skylink}.zip")
+def test_archives(box: Sandbox, site: str) -> None:
+    """An option that is gone is answered by what is instead."""
+    said = box.fail("download", "--archive", "tar", site, code=2)
+    assert "--archive was removed: save the directory, and pack it with tar or zip" in said
 
 
 def test_what_exists_is_refused(box: Sandbox, work: Path, site: str) -> None:
@@ -186,18 +175,17 @@ def test_what_exists_is_refused(box: Sandbox, work: Path, site: str) -> None:
     assert found(work) == {"index.html": b"hello"}
 
 
-@pytest.mark.parametrize("archive", [[], ["--archive", "tar"]])
-def test_a_link_is_written_through(box: Sandbox, work: Path, site: str, archive: list[str]) -> None:
+def test_a_link_is_written_through(box: Sandbox, work: Path, site: str) -> None:
     """As by the shell, with --force; the link stays."""
     (work / "target").write_text("mine")
     (work / "link").symlink_to("target")
     (work / "dangling").symlink_to("nowhere")
     for name, target in (("link", "target"), ("dangling", "nowhere")):
-        link = site if archive else f"{site}/index.html"
-        assert "exists already" in box.fail("download", *archive, link, name, cwd=work)
+        link = f"{site}/index.html"
+        assert "exists already" in box.fail("download", link, name, cwd=work)
         assert (work / "target").read_text() == "mine" or name == "dangling"
         assert not (work / "nowhere").exists()
-        box.skymount("download", "--force", *archive, link, name, cwd=work)
+        box.skymount("download", "--force", link, name, cwd=work)
         assert (work / name).is_symlink()
         assert b"hello" in (work / target).read_bytes()
 
@@ -228,20 +216,20 @@ def test_standard_output_by_a_name(
     assert os.readlink("/dev/stdout") == "/proc/self/fd/1"
 
 
-@pytest.mark.parametrize("more", [[], ["--force"], ["--archive", "tar"]])
+@pytest.mark.parametrize("more", [[], ["--force"]])
 def test_a_device_or_a_pipe_is_written_to(
     box: Sandbox, work: Path, site: str, more: list[str]
 ) -> None:
     """It holds nothing that could be lost, so it needs no --force."""
     os.mkfifo(work / "pipe")
-    link = site if "--archive" in more else f"{site}/index.html"
+    link = f"{site}/index.html"
     out = box.skymount("download", "--json", *more, link, "/dev/null", cwd=work)
     (saved,) = json.loads(out.stdout)
     reading = subprocess.Popen(["cat", work / "pipe"], stdout=subprocess.PIPE)
     assert box.skymount("download", *more, link, "pipe", cwd=work).returncode == 0
     content, _ = reading.communicate(timeout=30)
     assert (saved["path"], saved["size"]) == ("/dev/null", len(content))
-    assert content == b"hello" or more[1:] == ["tar"]
+    assert content == b"hello"
     assert stat.S_ISFIFO((work / "pipe").stat().st_mode)
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
 
@@ -444,41 +432,6 @@ def test_a_signal_leaves_nothing(
 def test_the_working_directory_may_not_be_writable(box: Sandbox, site: str) -> None:
     said = box.fail("download", f"{site}/index.html", "/proc/x")
     assert said.startswith("/proc")
-
-
-# Archives
-
-
-def test_archives_of_a_portal(sandbox: Sandbox, portal: str) -> None:
-    box = sandbox.with_env(SKYMOUNT_PORTALS=portal, SKYMOUNT_VERIFY="off")
-    (box.root / "site/a").mkdir(parents=True)
-    (box.root / "site/a/file").write_text("content")
-    (box.root / "site/b").write_text("other")
-    skylink = box.succeed("upload", "site").rstrip()
-    box.succeed("download", "--archive", "tar", skylink, "site.tar")
-    with tarfile.open(box.root / "site.tar") as archive:
-        assert sorted(archive.getnames()) == ["a/file", "b"]
-    out = box.succeed("download", "--json", "--archive", "zip", f"{skylink}/a")
-    (saved,) = json.loads(out)
-    assert saved["path"] == "a.zip"
-    assert saved["size"] == (box.root / "a.zip").stat().st_size
-    with zipfile.ZipFile(box.root / "a.zip") as packed:
-        assert packed.read("a/file") == b"content"
-    box.succeed("download", "--archive", "targz", skylink)
-    assert tarfile.is_tarfile(box.root / f"{skylink}.tar.gz")
-    assert "use --force" in box.fail("download", "--archive", "tar", skylink, "site.tar")
-    box.succeed("download", "--archive", "tar", "--force", skylink, "site.tar")
-    piped = box.run(
-        "bash", "-c", '"$@" | tar t', "-", *SKYMOUNT, "download", "--archive", "tar", skylink, "-"
-    )
-    assert sorted(piped.stdout.split()) == ["a/file", "b"]
-    said = box.fail("download", "--archive", "tar", "--verify", "require", skylink, "x.tar")
-    assert "cannot be verified" in said
-
-
-def test_an_archive_that_a_portal_does_not_have(box: Sandbox, work: Path) -> None:
-    box.fail("download", "--archive", "tar", "A" * 46, code=3, cwd=work)
-    assert os.listdir(work) == []
 
 
 # For people

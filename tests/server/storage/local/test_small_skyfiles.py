@@ -208,8 +208,10 @@ def test_a_damaged_page_spoils_what_is_in_it(tmp_path: Path) -> None:
     assert statuses == {link: 500 if link in damaged else 200 for link in links}
 
 
-async def test_what_fails_to_be_stored_fails_alone(tmp_path: Path) -> None:
-    """Not with what came at the same time."""
+async def test_what_fails_to_be_stored_fails_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not with what came at the same time. The log names the file and what to do."""
     skyfiles = [small(b"%d" % number * 500) for number in range(100, 160)]
     with closing(SkyfileStore.open(tmp_path)) as store:
         for each in skyfiles:
@@ -228,6 +230,8 @@ async def test_what_fails_to_be_stored_fails_alone(tmp_path: Path) -> None:
             for each in (*skyfiles, small(b"new")):
                 nursery.start_soon(put_again, each)
         assert 0 < len(failed) < 10
+        assert f"{tmp_path / 'v1' / SMALL_FILE}: " in caplog.text
+        assert "restore it from a backup" in caplog.text
         for link, base in (*skyfiles, small(b"new")):
             if link not in failed:
                 found = store.find(link)

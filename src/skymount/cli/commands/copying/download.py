@@ -1,57 +1,41 @@
-"""``skymount download``: saves content, or an archive of it that a portal makes."""
+"""``skymount download``: saves files and directories."""
 
 import os
-from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from skymount.cli import completion
-from skymount.cli.options import reading_options
+from skymount.cli.options import reading_options, removed_option
 from skymount.cli.output import (
     Progress,
     emit,
     interruption,
     is_stream,
     json_option,
-    open_stream,
     progress,
 )
-from skymount.errors import BadContentError
-from skymount.storage.atomic_file import write_all
-from skymount.wire.http import requests
 from skymount.wording import counted, readable_size, visible
 
 if TYPE_CHECKING:
     from skymount.cli.link_target import LinkTarget, ParsedLink
     from skymount.cli.session import ContentSession
     from skymount.config import Config
-    from skymount.portal.client.base import PortalReader
-    from skymount.portal.client.download import DownloadResult
     from skymount.portal.policies import Verified
-    from skymount.wire.http.requests import Request
-
-_ARCHIVES = {"zip": ".zip", "tar": ".tar", "targz": ".tar.gz"}
 
 
 @click.command()
 @click.argument("link", shell_complete=completion.files)
 @click.argument("destination", metavar="[DEST]", required=False, shell_complete=completion.files)
-@click.option(
-    "--archive",
-    type=click.Choice(list(_ARCHIVES)),
-    help="Get an archive that the portal makes, which is not verified.",
-)
+@removed_option("--archive", "save the directory, and pack it with tar or zip")
 @click.option("--force", is_flag=True, help="Replace files that exist already.")
 @reading_options
 @json_option
 def download(
     link: str,
     destination: str | None,
-    archive: str | None,
     force: bool,
     as_json: bool,
     settings: "Config",
@@ -75,18 +59,16 @@ def download(
     Examples:
       skymount download SKYLINK
       skymount download SKYLINK/a/directory ./copy
-      skymount download --archive tar SKYLINK site.tar
     """
     from skymount.cli.link_target import ParsedLink
     from skymount.cli.session import run_with_content
 
-    check_destination(destination, as_json, force=force)
+    _check_destination(destination, as_json, force=force)
     parsed = ParsedLink.parse(link)
-    fetch = partial(_archive, kind=archive) if archive else _save
-    with interruption(unsaved(destination)), progress() as report:
+    with interruption(_unsaved(destination)), progress() as report:
         saved = run_with_content(
             settings,
-            lambda session: fetch(session, parsed, destination, force=force, report=report),
+            lambda session: _save(session, parsed, destination, force=force, report=report),
         )
     if as_json:
         common = {"verified": saved.verified.value}
@@ -102,7 +84,7 @@ def download(
         raise click.ClickException(f"{counted(saved.left_out, 'file')} cannot be saved, see above")
 
 
-def check_destination(destination: str | None, as_json: bool, *, force: bool) -> None:
+def _check_destination(destination: str | None, as_json: bool, *, force: bool) -> None:
     """Refuse an empty DEST, stdout for two things, and a disk without `force`."""
     if destination == "":
         raise click.UsageError("DEST is empty")
@@ -114,7 +96,7 @@ def check_destination(destination: str | None, as_json: bool, *, force: bool) ->
         )
 
 
-def unsaved(destination: str | None) -> str:
+def _unsaved(destination: str | None) -> str:
     """Say what an interrupted download leaves."""
     return "the output is not complete" if is_stream(destination) else "nothing was saved"
 
@@ -148,7 +130,7 @@ async def _save(
     if file is None:
         return await _save_tree(session, target, destination, force=force, report=report)
     chosen = bool(target.path) or _is_file_name(destination)
-    parent, name = file_destination(destination, target.name, chosen=chosen, force=force)
+    parent, name = _file_destination(destination, target.name, chosen=chosen, force=force)
     warn_of_unverified(target.link.text, target.verified, session.policy)
     staged = StagedFile(os.fsencode(name), file.offset, file.size, target.mode_of(target.path))
     with StagingDirectory(parent) as staging:
@@ -161,7 +143,7 @@ def _is_file_name(destination: str | None) -> bool:
     return destination is not None and not os.path.isdir(destination)
 
 
-def file_destination(
+def _file_destination(
     destination: str | None, own: str, *, chosen: bool, force: bool
 ) -> tuple[str, str]:
     """Return (directory, name); a file is replaced only if the user has `chosen` its name."""
@@ -241,63 +223,3 @@ def _is_directory(path: str, *, chosen: bool) -> bool:
     if not os.path.isdir(path):
         raise click.ClickException(f"{visible(path)}: it exists, and is not a directory")
     return True
-
-
-async def _archive(
-    session: "ContentSession",
-    link: "ParsedLink",
-    destination: str | None,
-    *,
-    kind: str,
-    force: bool,
-    report: Progress | None,
-) -> DownloadSummary:
-    from skymount.cli.link_target import (
-        naming_absent_content,
-        resolve_link,
-        safe_name,
-        warn_of_unverified,
-    )
-    from skymount.cli.staging import StagedFile, StagingDirectory
-    from skymount.portal.client.download import to_file
-    from skymount.portal.policies import Verified, VerifyPolicy
-
-    if session.policy is VerifyPolicy.REQUIRE:
-        raise BadContentError("an archive cannot be verified; download the directory instead")
-    found = await resolve_link(session, link)
-    inner = found.path.decode("utf-8", "surrogateescape")
-    request = requests.download(found.skylink, inner, archive=kind, with_metadata=False)
-    if destination is not None and is_stream(destination):
-        size = await copy_out(session.portals.ranked()[0], request, destination)
-        warn_of_unverified(link.text, Verified.NO, session.policy)
-        return DownloadSummary([(destination, size)], Verified.NO)
-    skylink = str(found.skylink)
-    own = safe_name(inner.rpartition("/")[2] or skylink, skylink) + _ARCHIVES[kind]
-    parent, name = file_destination(destination, own, chosen=True, force=force)
-    with StagingDirectory(parent) as staging:
-        path = staging.reserve(os.fsencode(name))
-
-        async def ask(client: "PortalReader") -> "DownloadResult":
-            return await to_file(client.http, request, Path(path), client.options, report)
-
-        with naming_absent_content(link.text):
-            done = await session.portals.first(ask, hedged=False)
-        staging.merge([StagedFile(os.fsencode(name), 0, done.size)], force=force)
-    warn_of_unverified(link.text, done.verified, session.policy)
-    return DownloadSummary([(os.path.join(parent, name), done.size)], done.verified)
-
-
-async def copy_out(client: "PortalReader", request: "Request", destination: str) -> int:
-    """Write a portal's answer to a stream, unverified; return its size in bytes."""
-    import trio
-
-    size = 0
-    async with (
-        open_stream(destination) as out,
-        client.http.open(request, client.options) as answer,
-        aclosing(answer.pieces()) as pieces,
-    ):
-        async for piece in pieces:
-            await trio.to_thread.run_sync(write_all, out, piece, abandon_on_cancel=True)
-            size += len(piece)
-    return size

@@ -5,6 +5,7 @@
 Many are stored in one transaction, which is synced once. Everything blocks; StorageError.
 """
 
+import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +19,8 @@ from skymount.server.storage.local.skylink_keys import read_keys, to_key
 from skymount.storage.sqlite import Database, Format, ReadOnlyDatabase
 from skymount.storage.write_check import free_space
 from skymount.wire.skylink import Skylink
+
+_log = logging.getLogger(__name__)
 
 SMALL_FILE = "small.sqlite3"
 
@@ -152,6 +155,8 @@ def _translated(action: str) -> Iterator[None]:
         yield
     except StorageError as error:
         cause = error.__cause__
+        if type(cause) is sqlite3.DatabaseError:  # damage
+            _log.error("%s", error)
         if isinstance(cause, OSError | sqlite3.Error):
             with disk_errors(action):
                 raise cause from None
