@@ -6,10 +6,14 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
+from skymount.errors import ConfigError
+from skymount.server.config import PortalConfig
+from skymount.server.http_server import listen
 from tests.nginx import needs_nginx, nginx_before
 from tests.portal_process import failing_start, portal_command, portal_environment
 from tests.server.http_client import Client
@@ -142,3 +146,23 @@ def test_behind_nginx(tmp_path: Path) -> None:
         link = client.upload_file("f", b"x" * 100_000)
         assert client.get(f"/{link}").content == b"x" * 100_000
         assert client.get("/-/health?ready").text == "ready\n"
+
+
+def test_who_replaces_the_socket_opens_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its mode is set where it was made: a symbolic link that has come since is not followed."""
+    secret, path = tmp_path / "secret", tmp_path / "socket"
+    secret.touch(0o600)
+
+    class Replaced(socket.socket):
+        def bind(self, address: Any, /) -> None:
+            super().bind(address)
+            path.unlink()
+            path.symlink_to(secret)
+
+    monkeypatch.setattr(socket, "socket", Replaced)
+    config = PortalConfig(data=tmp_path / "data", host=f"unix:{path}")
+    with pytest.raises(ConfigError, match="replaced the socket"), listen(config, None):
+        pass
+    assert secret.stat().st_mode & 0o777 == 0o600

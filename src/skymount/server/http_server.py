@@ -150,15 +150,27 @@ def _at_path(path: str) -> Iterator[socket.socket]:
                 raise
             _remove_stale(path)
             made.bind(path)
-        ours = os.lstat(path)
+        ours = _open_to_group(path)
         try:
-            os.chmod(path, _UNIX_MODE)  # whatever the umask
             made.listen(_BACKLOG)
             yield made
         finally:
             with suppress(OSError):
                 if os.path.samestat(os.lstat(path), ours):
                     os.unlink(path)
+
+
+def _open_to_group(path: str) -> os.stat_result:
+    """Give a socket its mode, whatever the umask; OSError if the path is no socket any more."""
+    there = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(there)
+        if not stat.S_ISSOCK(found.st_mode):
+            raise FileExistsError(errno.EEXIST, "another program has replaced the socket")
+        os.chmod(f"/proc/self/fd/{there}", _UNIX_MODE)
+        return found
+    finally:
+        os.close(there)
 
 
 def _remove_stale(path: str) -> None:
