@@ -42,6 +42,7 @@ _QUERY_LIMIT = 1024  # characters of a query that are looked at
 _SHOWN = frozenset({"attachment", "dryrun", "format", "length", "offset", "page", "timeout"})
 _PLAIN = re.compile(r"[A-Za-z0-9._-]{0,40}")
 _HIDDEN = "..."
+_SCHEMES = ("", "http:", "https:")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 _WRITING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
@@ -105,7 +106,12 @@ def without_secrets(url: str) -> str:
 def _without_users(path: str) -> str:
     if len(path) > _TARGET_LIMIT:  # of the last segment its end is not known
         path = f"{path[:_TARGET_LIMIT].rpartition('/')[0]}/{_HIDDEN}"
-    return "/".join(map(_without_user, path.split("/"))) if "@" in path or "%40" in path else path
+    if "@" not in path and "%40" not in path:
+        return path
+    scheme, slashes, rest = path.partition("//")
+    if slashes and scheme.lower() in _SCHEMES and (at := rest.partition("/")[0].rfind("@")) >= 0:
+        path = f"{scheme}//{_HIDDEN}{rest[at:]}"
+    return "/".join(map(_without_user, path.split("/")))
 
 
 def _without_user(segment: str) -> str:

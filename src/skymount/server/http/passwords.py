@@ -23,7 +23,7 @@ _ADDRESSES = 10_000  # that have failed; the one that has failed longest ago is 
 _RIGHT_LIMIT = 1000  # credentials that were right
 _WAITING = 10  # attempts of one address that wait; more are refused
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds; it doubles with each failure
-_IPV6_SITE = 64  # bits of an IPv6 address; behind them one client has all addresses
+_IPV6_SITE = 48  # bits of an IPv6 address: the most that a client is commonly given
 
 
 @dataclass(slots=True)

@@ -140,6 +140,7 @@ class SkyfileStore:
         """StorageError if nothing can be read."""
         with disk_errors("read stored content"):
             os.listdir(self._skyfiles)
+            os.stat(self._small.path)  # one that was removed is written to all the same
         self._small.newest()
 
     def check_storing(self) -> None:

@@ -53,16 +53,16 @@ class SmallSkyfiles:
     """The small skyfiles of one portal. Call `open` or `open_beside`, and `close`."""
 
     def __init__(self, directory: Path) -> None:
-        self._path = directory / SMALL_FILE
+        self.path = directory / SMALL_FILE
         self._database: Database | ReadOnlyDatabase | None = None
 
     def open(self) -> None:
         """Open the database in a locked data directory, and make it if it is not there."""
-        self._database = Database.open(self._path, FORMAT)
+        self._database = Database.open(self.path, FORMAT)
 
     def open_beside(self) -> None:
         """Open it to read, beside a portal that may write. Without a database there are none."""
-        self._database = ReadOnlyDatabase.open(self._path, FORMAT)
+        self._database = ReadOnlyDatabase.open(self.path, FORMAT)
 
     def close(self) -> None:
         if self._database is not None:
@@ -80,7 +80,7 @@ class SmallSkyfiles:
     def check_room(self, size: int) -> None:
         """DiskFullError if there is no room for so many bytes."""
         with disk_errors("store an upload"):
-            free = free_space(self._path.parent)
+            free = free_space(self.path.parent)
         if free < _RESERVE + size:
             raise DiskFullError(
                 f"cannot store an upload: {_RESERVE >> 20} MiB of the disk are kept free"
