@@ -34,8 +34,7 @@ from skymount.fs.registry.file_names import KeyFileNames, is_scratch
 from skymount.fs.skylinks import name_parsing
 from skymount.keyring import DamagedKey, Keyring, check_name
 from skymount.server.config import PortalConfig
-from skymount.server.http.multipart_reader import FormReader
-from skymount.server.http.query_params import parse_query
+from skymount.server.http.forms import FormReader, parse_query
 from skymount.server.http_error import HttpError
 from skymount.server.storage.skykey_store import SkykeyStore
 from skymount.server.upload.rules import PartList, UploadQuery, describe_upload

@@ -3,7 +3,7 @@
 import json
 
 from skymount.errors import BadSignatureError, MalformedError
-from skymount.server.http.query_params import decode_path
+from skymount.server.http.forms import decode_path
 from skymount.wire import merkle
 from skymount.wire.base_sector import (
     LAYOUT_SIZE,

@@ -6,9 +6,12 @@ from typing import Any
 
 import httpx
 import trio
-from starlette.requests import Request
-from starlette.types import Message
 
+from skymount.server.http.access_log import Visit
+from skymount.server.http.clients import Asker, Requester
+from skymount.server.http.messages import Request
+from skymount.server.http.origins import RequestHost
+from skymount.server.http.parsing import Headers
 from skymount.wire.http.multipart import PartHeader
 
 BOUNDARY = "----a-boundary-of-tests"
@@ -82,23 +85,32 @@ def assert_same_headers(head: httpx.Response, answer: httpx.Response) -> None:
 
 
 def _without_date(answer: httpx.Response) -> list[tuple[bytes, bytes]]:
-    return [(name, value) for name, value in answer.headers.raw if name != b"date"]
+    return [(name, value) for name, value in answer.headers.raw if name.lower() != b"date"]
+
+
+class _Body:
+    """A body that comes in these pieces, and then no more."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self._pieces = [*pieces]
+
+    async def receive(self) -> bytes:
+        if not self._pieces:
+            await trio.sleep_forever()
+        return self._pieces.pop(0)
 
 
 def request_of(
-    *pieces: bytes, headers: Mapping[str, str] | None = None, query: str = ""
+    *pieces: bytes,
+    headers: Mapping[str, str] | None = None,
+    query: str = "",
+    path: str = "/",
+    method: str = "GET",
+    host: str = "localhost:1",
 ) -> Request:
-    """Return a request whose body comes in these pieces, and then no more."""
-    messages: list[Message] = [
-        {"type": "http.request", "body": piece, "more_body": at < len(pieces) - 1}
-        for at, piece in enumerate(pieces)
-    ]
-
-    async def receive() -> Message:
-        if not messages:
-            await trio.sleep_forever()
-        return messages.pop(0)
-
-    raw = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
-    scope = {"type": "http", "headers": raw, "query_string": query.encode()}
-    return Request(scope, receive)
+    """Return a request that the access rules let through, whose body comes in these pieces."""
+    given = Headers([*(headers or {}).items()])
+    body, visit = _Body(*pieces), Visit()
+    request = Request(method, path, query, "1.1", given, body, "127.0.0.1", host, visit)
+    request.asker = Asker("127.0.0.1", Requester.of(given), "", True, RequestHost.parse(host))
+    return request

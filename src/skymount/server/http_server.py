@@ -3,9 +3,10 @@
 import errno
 import logging
 import os
+import resource
 import socket
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import (
     AbstractContextManager,
     ExitStack,
@@ -17,17 +18,17 @@ from contextlib import (
 from functools import partial
 
 import trio
-from starlette.types import ASGIApp
 
 from skymount.errors import ConfigError
 from skymount.server import control
 from skymount.server.config import UNIX, PortalConfig
-from skymount.server.endpoints.metrics import Metrics
+from skymount.server.endpoints.monitoring import Metrics
 from skymount.server.http import access_log
+from skymount.server.http.access import Access, AccessRules
 from skymount.server.http.access_log import Observer
-from skymount.server.http.access_rules import AccessRules
-from skymount.server.http.connection import Connection
-from skymount.server.routes import build_app
+from skymount.server.http.connection import Connection, Portal, Shared
+from skymount.server.http.messages import encode_head, text_response
+from skymount.server.routes import PortalApp
 from skymount.server.storage.cluster.choice import open_storage
 from skymount.server.storage.cluster.migrations import Tables
 from skymount.server.storage.portal_storage import PortalStorage
@@ -36,6 +37,14 @@ from skymount.wire.http.host import is_loopback
 _log = logging.getLogger(__name__)
 
 _BACKLOG = 128  # connections waiting to be accepted
+_ACCEPTED_AT_ONCE = 16
+_OWN_FILES = 32  # databases, logs, and what the event loop needs
+_LEAST, _MOST = 8, 1 << 20  # connections that are served at once, whatever the limit of files is
+_PATIENCE = 5.0  # seconds that a client waits until another one leaves
+_PAUSE = 0.1  # seconds before the next attempt to accept
+_NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_TEXT = "the portal serves as many clients as it can; try again in a moment\n"
+_BUSY = encode_head(text_response(503, _TEXT), closes=True) + _TEXT.encode()
 _UNIX_MODE = 0o660  # the user's and the group's
 
 
@@ -58,10 +67,6 @@ async def serve(
             opening = partial(opened.enter_context, listen(config, listener))
             listening = await trio.to_thread.run_sync(opening)
             is_unix = listening.family == socket.AF_UNIX
-            if not is_unix:
-                # Accepted connections inherit it. It also ends one whose client reads nothing.
-                timeout_ms = round(config.send_timeout * 1000)
-                listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
             stop = trio.Event() if shutdown is None else shutdown
             on_loopback = is_unix or is_loopback(address_of(listening)[0])
             rules = AccessRules.of(config, on_loopback=on_loopback)
@@ -70,8 +75,9 @@ async def serve(
             if metrics is not None:
                 rules.passwords.on_wrong = metrics.count_wrong
                 observers.append(metrics.count)
+            access = Access(rules)
             async with (
-                _application(config, stored, rules, metrics) as app,
+                _application(config, stored, access, metrics) as portal,
                 access_log.opened(config.access_log) as log,
             ):
                 with _control(config) as commands:
@@ -80,7 +86,10 @@ async def serve(
                     if log is not None:
                         background.append(log.run)
                         observers.append(log.add)
-                    await _run(config, app, listening, on_listening, stop, background, observers)
+                    limits = config.idle_timeout, config.send_timeout
+                    shared = Shared(portal, *limits, observers)
+                    connections = Connections(listening, shared, config.graceful_timeout)
+                    await connections.run(on_listening, stop, background)
 
 
 def _control(config: PortalConfig) -> AbstractContextManager[socket.socket | None]:
@@ -90,18 +99,18 @@ def _control(config: PortalConfig) -> AbstractContextManager[socket.socket | Non
 
 @asynccontextmanager
 async def _application(
-    config: PortalConfig, storage: PortalStorage, rules: AccessRules, metrics: Metrics | None
-) -> AsyncIterator[ASGIApp]:
+    config: PortalConfig, storage: PortalStorage, access: Access, metrics: Metrics | None
+) -> AsyncIterator[Portal]:
     """Return what answers requests, with upstream portals behind what is stored, if any."""
-    own = build_app(config, storage, rules, metrics)
+    own = PortalApp(config, storage, access, metrics)
     if not config.upstream:
         yield own
         return
-    from skymount.server.upstream.loops import LoopMiddleware
+    from skymount.server.upstream.loops import LoopBreaker
     from skymount.server.upstream.opening import open_upstream
 
     async with open_upstream(config, storage) as (both, loops):
-        yield LoopMiddleware(build_app(config, both, rules, metrics), own, loops)
+        yield LoopBreaker(PortalApp(config, both, access, metrics), own, loops)
 
 
 @contextmanager
@@ -206,53 +215,102 @@ def _url(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-async def _run(
-    config: PortalConfig,
-    app: ASGIApp,
-    listening: socket.socket,
-    on_listening: Callable[[str], None],
-    shutdown: trio.Event,
-    background: Iterable[Callable[[], Awaitable[None]]],
-    observers: Sequence[Observer],
-) -> None:
-    """Accept connections, and run `background` meanwhile.
+class Connections:
+    """The connections of one portal."""
 
-    At `shutdown` running requests get `graceful_timeout`; then their connections are closed.
-    """
-    connections: set[Connection] = set()
-    none_left = trio.Event()
+    def __init__(self, listening: socket.socket, shared: Shared, graceful_timeout: float) -> None:
+        self._listening = listening
+        self._shared = shared
+        self._graceful_timeout = graceful_timeout
+        self._open = dict[Connection, None]()  # the oldest first
+        self._left = trio.Event()  # one of them has ended
+        self._limit = _connection_limit()
 
-    async def handle(stream: trio.SocketStream) -> None:
-        connection = Connection(stream, app, config.idle_timeout, observers)
-        connections.add(connection)
+    async def run(
+        self,
+        on_listening: Callable[[str], None],
+        shutdown: trio.Event,
+        background: Iterable[Callable[[], Awaitable[None]]],
+    ) -> None:
+        """Accept connections, and run `background` meanwhile.
+
+        At `shutdown` running requests get `graceful_timeout`; then their connections are closed.
+        """
+        async with trio.open_nursery() as handlers:
+            try:
+                async with trio.open_nursery() as accepting:
+                    self._listening.setblocking(False)
+                    accepting.start_soon(self._accept, handlers)
+                    on_listening(_url(self._listening))
+                    for task in background:
+                        handlers.start_soon(task)
+                    await shutdown.wait()
+                    accepting.cancel_scope.cancel()
+                self._listening.close()
+                self._shared.is_stopping = True
+                for connection in self._open:
+                    connection.end_if_idle()
+                with trio.move_on_after(self._graceful_timeout):
+                    while self._open:
+                        await self._wait_left()
+            finally:
+                for connection in [*self._open]:
+                    connection.close()
+                handlers.cancel_scope.cancel()
+
+    async def _accept(self, handlers: trio.Nursery) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(self._listening)
+            for _ in range(_ACCEPTED_AT_ONCE):
+                try:
+                    stream, _ = self._listening.accept()
+                except BlockingIOError:
+                    break
+                except OSError as error:
+                    if error.errno in _NO_ROOM:  # it goes on when others have closed something
+                        _log.error("cannot accept connections: %s", error.strerror)
+                        await trio.sleep(_PAUSE)
+                    break
+                await self._take(stream, handlers)
+
+    async def _take(self, stream: socket.socket, handlers: trio.Nursery) -> None:
+        """Serve a client once there is room; else it is told so."""
+        stream.setblocking(False)
+        if stream.family != socket.AF_UNIX:
+            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if len(self._open) >= self._limit:
+            any(connection.end_if_idle() for connection in self._open)
+            with trio.move_on_after(_PATIENCE):
+                while len(self._open) >= self._limit:
+                    await self._wait_left()
+        if len(self._open) >= self._limit:
+            _log.warning("refused a client: there are %d connections", len(self._open))
+            with stream, suppress(OSError):
+                stream.send(_BUSY)
+            return
+        connection = Connection(stream, self._shared)
+        self._open[connection] = None
+        handlers.start_soon(self._serve, connection)
+
+    async def _serve(self, connection: Connection) -> None:
         try:
             await connection.serve()
         except Exception:  # noqa: BLE001  # a bug in one must not end the portal
             _log.exception("a connection failed")
         finally:
-            connections.discard(connection)
-            if not connections:
-                none_left.set()
+            del self._open[connection]
+            self._left.set()
 
-    async with trio.open_nursery() as handlers:
-        try:
-            async with trio.open_nursery() as accepting:
-                listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
-                start = partial(trio.serve_listeners, handle, [listener])
-                await accepting.start(partial(start, handler_nursery=handlers))
-                on_listening(_url(listening))
-                for task in background:
-                    handlers.start_soon(task)
-                await shutdown.wait()
-                accepting.cancel_scope.cancel()
-            for connection in connections:
-                connection.stop()
-            if connections:
-                none_left = trio.Event()
-                with trio.move_on_after(config.graceful_timeout):
-                    await none_left.wait()
-        finally:
-            with trio.CancelScope(shield=True):
-                for connection in list(connections):
-                    await connection.stream.aclose()
-            handlers.cancel_scope.cancel()
+    async def _wait_left(self) -> None:
+        self._left = trio.Event()
+        await self._left.wait()
+
+
+def _connection_limit() -> int:
+    """Return how many clients are served at once: each may have a file open besides its socket."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return max(_LEAST, (soft - _OWN_FILES) // 2) if soft != resource.RLIM_INFINITY else _MOST

@@ -16,7 +16,7 @@ import trio
 from skymount import process_hardening
 from skymount.errors import SkymountError
 from skymount.server.config import PortalConfig
-from skymount.server.endpoints.metrics import shared_counts
+from skymount.server.endpoints.monitoring import shared_counts
 from skymount.server.http_server import listen, serve
 from skymount.server.storage.cluster.choice import open_storage
 from skymount.server.storage.cluster.migrations import Tables

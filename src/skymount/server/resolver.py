@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from skymount.server.http import responses
+from skymount.server.http.messages import fields, skylink_fields
 from skymount.server.http_error import HttpError, refuse_malformed
 from skymount.server.storage.interfaces import Entries
 from skymount.wire.dialect import PRESETS
@@ -21,15 +21,17 @@ class ResolvedSkylink:
     skylink: Skylink
     entries: tuple[SignedEntry, ...]  # those that were followed; none for a v1 skylink
 
-    def headers(self) -> responses.HeaderList:
-        """Name the v1 skylink; for a v2 one also name that and give the proof."""
-        headers = responses.skylink_headers(self.skylink)
-        if self.entries:
-            proof = encode_proof(self.entries)
-            for dialect in PRESETS.values():
-                headers.append((dialect.requested_skylink_header, str(self.requested)))
-                headers.append((dialect.proof_header, proof))
-        return headers
+    @property
+    def fields(self) -> bytes:
+        """Headers that name the v1 skylink; for a v2 one also that and the proof."""
+        named = skylink_fields(self.skylink)
+        if not self.entries:
+            return named
+        proof = encode_proof(self.entries)
+        return named + fields(
+            *((each.requested_skylink_header, str(self.requested)) for each in PRESETS.values()),
+            *((each.proof_header, proof) for each in PRESETS.values()),
+        )
 
 
 def _next_skylink(signed: SignedEntry) -> Skylink:

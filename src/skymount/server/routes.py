@@ -4,38 +4,33 @@ Paths are matched as sent, still percent-encoded; endpoints decode what they nee
 """
 
 import logging
-from collections.abc import Iterator
-from contextlib import suppress
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
-
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from skymount.errors import StorageError
 from skymount.server.config import PortalConfig
 from skymount.server.download.endpoint import DownloadEndpoint
-from skymount.server.endpoints.health import HealthEndpoint
-from skymount.server.endpoints.hns import HnsEndpoints
-from skymount.server.endpoints.metrics import Metrics, MetricsEndpoint
-from skymount.server.endpoints.registry import RegistryEndpoints
+from skymount.server.endpoints.monitoring import (
+    HealthEndpoint,
+    Metrics,
+    MetricsEndpoint,
+    StatsEndpoints,
+)
+from skymount.server.endpoints.registry import HnsEndpoints, RegistryEndpoints
 from skymount.server.endpoints.sectors import SectorEndpoints
 from skymount.server.endpoints.skykeys import SkykeyEndpoints
-from skymount.server.endpoints.stats import StatsEndpoints
-from skymount.server.http import responses
-from skymount.server.http.access_rules import AccessMiddleware, AccessRules
+from skymount.server.http.access import Access
+from skymount.server.http.clients import HEALTH, METRICS
+from skymount.server.http.messages import ClientGoneError, Request, Response, error_response
 from skymount.server.http.passwords import Passwords
-from skymount.server.http.requester import HEALTH, METRICS, wants_page
-from skymount.server.http.router import Handler, Route, Router
 from skymount.server.http_error import HttpError
-from skymount.server.pages.assets import NOT_INDEXED, get_asset, get_robots
-from skymount.server.pages.content_hosts import ContentHosts
-from skymount.server.pages.errors import error_page
-from skymount.server.pages.home import HomePage
+from skymount.server.pages.home import HomePage, UploadForm
+from skymount.server.pages.isolation import ContentHosts
 from skymount.server.pages.listing import ContentPages
 from skymount.server.pages.registry_page import RegistryPage
+from skymount.server.pages.rendering import error_page, get_asset, get_robots
 from skymount.server.pages.sessions import Sessions
-from skymount.server.pages.upload_form import UploadForm
 from skymount.server.resolver import SkylinkResolver
 from skymount.server.storage.disk_errors import StorageUnavailableError
 from skymount.server.storage.portal_storage import PortalStorage
@@ -47,6 +42,57 @@ from skymount.server.upload.sector_writer import UploadLimits
 from skymount.wire.dialect import PRESETS
 
 _log = logging.getLogger(__name__)
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+Route = tuple[str, Mapping[str, Handler]]
+"""A pattern like ``/a/{link:skylink}/{path:path}``, and a handler for each method."""
+
+_VARIABLE = re.compile(r"\{([a-z_]+)(?::([a-z]+))?\}")
+_FORMS = {
+    None: "[^/]+",
+    "path": ".*",
+    "skylink": "[A-Za-z0-9_-]{46}|[A-Za-z0-9]{55}",  # by its length (docs/wire.md 4.1)
+}
+
+
+class Router:
+    """The routes of a portal. The first pattern that a whole path matches counts."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        patterns = list[str]()
+        self._found = dict[int, tuple[Mapping[str, Handler], list[str]]]()  # by number of the group
+        group = 1
+        for pattern, handlers in routes:
+            names = [name for name, _ in _VARIABLE.findall(pattern)]
+            patterns.append(f"({_expression(pattern)})")
+            self._found[group] = (handlers, names)
+            group += 1 + len(names)
+        self._expression = re.compile("|".join(patterns))
+
+    def find(self, request: Request) -> Handler:
+        """Return the handler of a request, which gets its variables; HttpError 404 or 405."""
+        method = request.method
+        match = self._expression.fullmatch(request.path)
+        if match is None or match.lastindex is None:
+            raise HttpError(404, "Not Found")
+        handlers, names = self._found[match.lastindex]
+        handler = handlers.get("GET" if method == "HEAD" else method)
+        if handler is None:
+            allowed = [*handlers, *(["HEAD"] if "GET" in handlers else [])]
+            raise HttpError(405, "Method Not Allowed", (("Allow", ", ".join(allowed)),))
+        first = match.lastindex + 1
+        request.variables = {name: match[first + at] for at, name in enumerate(names)}
+        return handler
+
+
+def _expression(pattern: str) -> str:
+    parts, end = list[str](), 0
+    for variable in _VARIABLE.finditer(pattern):
+        parts.append(re.escape(pattern[end : variable.start()]))
+        parts.append(f"({_FORMS[variable[2]]})")
+        end = variable.end()
+    return "".join([*parts, re.escape(pattern[end:])])
 
 
 def _route(path: str, **handlers: Handler) -> Route:
@@ -69,7 +115,7 @@ def build_routes(
     upload = uploading.post
     download = DownloadEndpoint(config, index, resolver)
     content = ContentPages(download, ContentHosts(config.content_host))
-    hns = HnsEndpoints(zone, content.get)
+    hns = HnsEndpoints(zone, partial(content.get, may_move=True))
     sessions = Sessions.of(passwords, config.password, storage.secret)
     home = HomePage(config, sessions, store, catalogue)
     registry_page = RegistryPage(home, entries, zone)
@@ -126,65 +172,44 @@ async def _not_found(request: Request) -> Response:
     raise HttpError(404, "Not Found")
 
 
-_Failure = HttpError | StorageError | OSError
+class PortalApp:
+    """Answers the requests of one portal."""
 
+    def __init__(
+        self,
+        config: PortalConfig,
+        storage: PortalStorage,
+        access: Access,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._router = Router(build_routes(config, storage, access.rules.passwords, metrics))
+        self._access = access
+        self.varies = access.varies
 
-async def _on_failure(request: Request, error: _Failure) -> Response:
-    if isinstance(error, HttpError):
-        return await _on_http_error(request, error)
-    _log.error("%s %r: %s", request.method, request.scope["path"], error)
-    status = 503 if isinstance(error, StorageUnavailableError) else 500
-    return await _on_http_error(request, HttpError(status, str(error)))
-
-
-async def _on_http_error(request: Request, error: HttpError) -> Response:
-    if wants_page(request):
-        return await error_page(request, error.status, error.message, [*error.headers])
-    return responses.of_http_error(error)
-
-
-async def _respond(router: Router, request: Request) -> Response:
-    """Return what a request is answered with; ClientDisconnect when its client has gone."""
-    try:
-        handler, path_params = router.find(request.method, request.scope["path"])
-        request.scope["path_params"] = path_params
-        return await handler(request)
-    except (HttpError, StorageError, OSError) as error:
-        return await _on_failure(request, error)
-    except ClientDisconnect:
-        raise
-    except Exception:  # noqa: BLE001  # a bug in one endpoint must not end the connection
-        _log.exception("%s %r failed", request.method, request.scope["path"])
-        return await _on_http_error(request, HttpError(500, "internal error"))
-
-
-def build_app(
-    config: PortalConfig,
-    storage: PortalStorage,
-    rules: AccessRules,
-    metrics: Metrics | None = None,
-) -> ASGIApp:
-    """Return the ASGI application of one portal."""
-    router = Router(build_routes(config, storage, rules.passwords, metrics))
-
-    async def respond(scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        response = await _respond(router, request)
+    async def answer(self, request: Request) -> Response:
+        """Answer a request, be it with an error; ClientGoneError when its client has gone."""
         try:
-            await response(scope, receive, send)
-        except (HttpError, StorageError, OSError) as error:  # before anything was sent
-            response = await _on_failure(request, error)
-            await response(scope, receive, send)
+            preflight = await self._access.decide(request)
+            if preflight is not None:
+                return preflight
+            return await self._router.find(request)(request)
+        except ClientGoneError:
+            raise
+        except Exception as error:  # noqa: BLE001  # a bug in one must not end the connection
+            return await self.failed(request, error)
 
-    portal = AccessMiddleware(respond, rules, _on_http_error)
+    async def failed(self, request: Request, error: Exception) -> Response:
+        """Return the answer that says why there is no other."""
+        if not isinstance(error, HttpError):
+            error = _logged(request, error)
+        if request.wants_page:
+            return await error_page(request, error)
+        return error_response(error)
 
-    async def entry(scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_not_indexed(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message["headers"], NOT_INDEXED]}
-            await send(message)
 
-        with suppress(ClientDisconnect):
-            await portal(scope, receive, send_not_indexed if config.noindex else send)
-
-    return entry
+def _logged(request: Request, error: Exception) -> HttpError:
+    if isinstance(error, StorageError | OSError):
+        _log.error("%s %r: %s", request.method, request.path, error)
+        return HttpError(503 if isinstance(error, StorageUnavailableError) else 500, str(error))
+    _log.error("%s %r failed", request.method, request.path, exc_info=error)
+    return HttpError(500, "internal error")

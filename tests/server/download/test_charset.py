@@ -2,7 +2,7 @@
 
 import pytest
 
-from skymount.server.download.charset import START_SIZE, is_utf8, may_declare, takes_charset
+from skymount.server.download.content_type import START_SIZE, is_utf8, may_declare, takes_charset
 
 _POLISH = "Zażółć gęślą jaźń\n"
 

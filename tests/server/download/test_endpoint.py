@@ -5,8 +5,8 @@ import urllib.request
 
 import pytest
 
-from skymount.server.download.endpoint import metadata_headers, payload_ranges
-from skymount.server.http.requester import Requester
+from skymount.server.download.endpoint import metadata_fields, payload_ranges
+from skymount.server.http.clients import Requester
 from skymount.wire.http.byte_range import ByteRange
 from skymount.wire.skylink import Skylink
 from tests.server.http_client import Client, assert_same_headers, message_of
@@ -35,7 +35,7 @@ def test_every_download_url_serves_the_same(client: Client, blob: str, form: str
         for name in ("Svc-Skylink", "Skynet-Skylink"):
             assert answer.headers[name] == blob
         stored = client.get(f"/svc/metadata/{blob}").content
-        for name in (b"svc-metadata", b"skynet-file-metadata"):
+        for name in (b"Svc-Metadata", b"Skynet-File-Metadata"):
             assert dict(answer.headers.raw)[name] == stored
         assert_same_headers(client.head(form.format(link)), answer)
 
@@ -123,8 +123,8 @@ def test_metadata_in_headers_is_what_a_client_can_take() -> None:
     """An agent gets all of it under its dialect's name, a program 16 KiB in all, a script 192."""
     names = ["svc-metadata", "Skynet-File-Metadata"]
     for agent, own in (("x svc-agent/1", names[0]), ("Sia-Agent", names[1])):
-        sent = metadata_headers(b"x" * 10**6, Requester.of({"user-agent": agent}))
-        assert sent == [(own, b"x" * 10**6)]
+        sent = metadata_fields(b"x" * 10**6, Requester.of({"user-agent": agent}))
+        assert sent.lower() == f"{own.lower()}: ".encode() + b"x" * 10**6 + b"\r\n"
     for headers, room in (({"user-agent": "curl/8"}, 16384), ({"origin": "http://a"}, 192 << 10)):
         asker = Requester.of(headers)
         for size, found in (
@@ -133,8 +133,9 @@ def test_metadata_in_headers_is_what_a_client_can_take() -> None:
             (room, names[:1]),
             (room + 1, []),
         ):
-            assert [name for name, _ in metadata_headers(b"x" * size, asker)] == found
-    assert metadata_headers(b"x", Requester.of({"sec-fetch-mode": "no-cors"})) == []
+            lines = metadata_fields(b"x" * size, asker).decode().split("\r\n")[:-1]
+            assert [line.partition(":")[0].lower() for line in lines] == [*map(str.lower, found)]
+    assert metadata_fields(b"x", Requester.of({"sec-fetch-mode": "no-cors"})) == b""
 
 
 def test_a_directory_of_many_files_can_be_fetched_by_any_client(client: Client) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from skymount.server.download import media_type
+from skymount.server.download import content_type
 from skymount.wire.http.multipart import PartHeader
 from tests.server.http_client import Client, skylink_of
 
@@ -25,7 +25,7 @@ from tests.server.http_client import Client, skylink_of
 )
 def test_types_by_name(stored: str, name: str, expected: str) -> None:
     """The stored one if a header can carry it, else by extension."""
-    assert media_type.stored_or_guessed(stored, name) == expected
+    assert content_type.stored_or_guessed(stored, name) == expected
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_types_by_name(stored: str, name: str, expected: str) -> None:
 )
 def test_types_by_content(start: bytes, expected: str) -> None:
     """As Go sniffs them."""
-    assert media_type.sniff(start) == expected
+    assert content_type.sniff(start) == expected
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_types_by_content(start: bytes, expected: str) -> None:
 )
 def test_dispositions(name: str, expected: str) -> None:
     """No name can end the quotes or the line."""
-    assert media_type.disposition(name, attachment=False) == expected
+    assert content_type.disposition(name, attachment=False) == expected
 
 
 def test_types_are_stored_guessed_or_sniffed(client: Client) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skymount.server.config import PortalConfig
-from skymount.server.http.access_rules import AccessRules, needs_agent, needs_password
+from skymount.server.http.access import AccessRules, needs_agent, needs_password
 from skymount.server.http_error import HttpError
 from skymount.wire.dialect import PRESETS
 from skymount.wire.skylink import Skylink
@@ -479,4 +479,4 @@ def test_a_request_without_a_host(portal: PortalProcess) -> None:
         answer = exchange(portal.url, line + b"\r\n")
         assert answer.startswith(b"HTTP/1.1 " + status), line
         if b"Host" not in line and b"1.0" in line:
-            assert b"svc-portal-api: " + address + b"\r\n" in answer
+            assert b"svc-portal-api: " + address + b"\r\n" in answer.lower()

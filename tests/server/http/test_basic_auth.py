@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skymount.errors import ConfigError
-from skymount.server.http.basic_auth import parse_credentials, read_password
+from skymount.server.http.passwords import parse_credentials, read_password
 
 
 def _secret(directory: Path, content: bytes, mode: int = 0o600) -> Path:

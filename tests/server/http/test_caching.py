@@ -2,7 +2,6 @@
 
 import pytest
 
-from skymount.server.http.caching import complete
 from skymount.wire.dialect import PRESETS
 from skymount.wire.skylink import Skylink
 from tests.portal_process import PortalProcess
@@ -151,12 +150,3 @@ def test_vary_names_what_an_answer_depends_on(client: Client, link: str, root: s
     assert client.get(f"/{link}/a", headers=fetched).headers["vary"] == (
         "Origin, Sec-Fetch-Dest, Sec-Fetch-Mode, Service-Worker, User-Agent"
     )
-
-
-def test_one_line_of_each() -> None:
-    """nginx reads one `Vary` only; an endpoint's word counts, but not in an error."""
-    given = [(b"vary", b"b, a"), (b"x", b"y"), (b"vary", b"c"), (b"cache-control", b"no-cache")]
-    rest = [(b"vary", b"a, b, c, d")]
-    assert complete(200, given, ["d"]) == [(b"x", b"y"), (b"cache-control", b"no-cache"), *rest]
-    assert complete(400, given, ["d"])[1] == (b"cache-control", b"no-store")
-    assert complete(200, [], []) == [(b"cache-control", b"no-store")]

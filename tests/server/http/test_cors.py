@@ -3,7 +3,7 @@
 import pytest
 
 from skymount.errors import MalformedError
-from skymount.server.http.cors import parse_origin
+from skymount.server.http.origins import parse_origin
 
 
 def test_origins() -> None:

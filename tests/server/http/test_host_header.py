@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skymount.errors import MalformedError
-from skymount.server.http.host_header import RequestHost, parse_name
+from skymount.server.http.origins import RequestHost, parse_name
 from skymount.wire.http.host import is_loopback
 
 _BASE32 = "0123456789abcdefghijklmnopqrstuv" + "a" * 23

@@ -1,24 +1,24 @@
 """What a trusted proxy says about a client."""
 
 import pytest
-from starlette.datastructures import Headers
 
 from skymount.errors import MalformedError
-from skymount.server.http.host_header import RequestHost
-from skymount.server.http.proxies import (
+from skymount.server.http.clients import (
     Client,
     TrustedProxies,
     WrongHost,
     came_through_proxy,
     find_wrong_host,
 )
+from skymount.server.http.origins import RequestHost
+from skymount.server.http.parsing import Headers
 
 _PROXIES = TrustedProxies.parse(["127.0.0.1", "10.0.0.0/8", "::1", "fd00::/8"])
 
 
 def told(peer: str, *headers: tuple[str, str], proxies: TrustedProxies = _PROXIES) -> Client:
-    raw = [(name.lower().encode(), value.encode()) for name, value in headers]
-    return proxies.client(peer, "http", Headers(raw=raw))
+    given = Headers([(name.lower(), value) for name, value in headers])
+    return proxies.client(peer, "http", given)
 
 
 _HTTPS = ("X-Forwarded-Proto", "https")
@@ -89,7 +89,7 @@ def test_what_is_no_proxy(text: str) -> None:
 
 
 def headers_of(**sent: str) -> Headers:
-    return Headers({name.replace("_", "-"): value for name, value in sent.items()})
+    return Headers([(name.replace("_", "-").lower(), value) for name, value in sent.items()])
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from skymount.server.http.query_params import boolean, decode_path, form_params, number, parse_query
+from skymount.server.http.forms import boolean, decode_path, form_params, number, parse_query
 from skymount.server.http_error import HttpError
 from tests.server.http_client import request_of
 
@@ -23,7 +23,7 @@ def test_form_parameters() -> None:
 
 def test_parameters_follow_go() -> None:
     """The first of a name counts; booleans and numbers parse strictly."""
-    assert parse_query(b"a=1&a=2&b=%20+") == {"a": "1", "b": "  "}
+    assert parse_query("a=1&a=2&b=%20+") == {"a": "1", "b": "  "}
     assert boolean({"x": "T"}, "x")
     assert not boolean({"x": "FALSE"}, "x")
     assert not boolean({}, "x")

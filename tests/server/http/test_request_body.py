@@ -2,17 +2,15 @@
 
 import pytest
 import trio
-from starlette.requests import ClientDisconnect, Request
-from starlette.types import Message
 
-from skymount.server.http.request_body import read_body
+from skymount.server.http.messages import ClientGoneError, read_body
 from skymount.server.http_error import HttpError
 from tests.server.http_client import request_of
 
 
 async def test_a_body_is_read_whole() -> None:
     """Up to the limit."""
-    assert await read_body(request_of(b"ab", b"", b"c"), 3, 1) == b"abc"
+    assert await read_body(request_of(b"ab", b"c", b""), 3, 1) == b"abc"
     assert await read_body(request_of(b""), 0, 1) == b""
 
 
@@ -21,7 +19,6 @@ async def test_a_long_body_is_refused() -> None:
     for request in (
         request_of(b"ab", b"cd"),
         request_of(headers={"content-length": "4"}),
-        request_of(headers={"content-length": "9" * 5000}),
     ):
         with pytest.raises(HttpError) as refused:
             await read_body(request, 3, 1)
@@ -30,9 +27,7 @@ async def test_a_long_body_is_refused() -> None:
 
 async def test_a_late_body_is_refused(autojump_clock: trio.testing.MockClock) -> None:
     """408 when the whole is not there in time."""
-    request = request_of(b"a", b"b")
-    await request.receive()
-    await request.receive()
+    request = request_of(b"a")
     with pytest.raises(HttpError) as refused:
         await read_body(request, 3, 5)
     assert refused.value.status == 408
@@ -42,8 +37,11 @@ async def test_a_late_body_is_refused(autojump_clock: trio.testing.MockClock) ->
 async def test_a_body_that_breaks_off() -> None:
     """The client has gone: nobody to answer."""
 
-    async def receive() -> Message:
-        return {"type": "http.disconnect"}
+    class Gone:
+        async def receive(self) -> bytes:
+            raise ClientGoneError
 
-    with pytest.raises(ClientDisconnect):
-        await read_body(Request({"type": "http", "headers": []}, receive), 3, 1)
+    request = request_of()
+    request.body = Gone()
+    with pytest.raises(ClientGoneError):
+        await read_body(request, 3, 1)

@@ -1,19 +1,17 @@
 """Who asks, and which requests are for pages."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
-from starlette.requests import Request
 
-from skymount.server.http.requester import (
-    HAS_PAGES,
-    REQUESTER,
+from skymount.server.http.clients import (
     Kind,
     Requester,
     is_page_path,
     prefers_html,
-    wants_page,
 )
+from skymount.server.http.messages import Request
 from skymount.wire.dialect import SKYNET, SVC
 from tests.server.http_client import request_of
 from tests.server.pages.page_client import ACCEPT
@@ -136,16 +134,15 @@ def test_own_pages() -> None:
 def test_what_is_answered_with_a_page() -> None:
     """B10: reads, and the forms of pages."""
     html = {"accept": "text/html"}
-    assert wants_page(asking("GET", "/svc/stats", html))
-    assert wants_page(asking("POST", "/-/upload", html))
-    assert not wants_page(asking("POST", "/svc/skyfile", html))
-    assert not wants_page(asking("GET", "/", {}))
-    assert not wants_page(asking("GET", "/", {**html, "user-agent": "Java/21.0.4"}))
-    assert not wants_page(asking("GET", "/", html, has_pages=False))
+    assert asking("GET", "/svc/stats", html).wants_page
+    assert asking("POST", "/-/upload", html).wants_page
+    assert not asking("POST", "/svc/skyfile", html).wants_page
+    assert not asking("GET", "/", {}).wants_page
+    assert not asking("GET", "/", {**html, "user-agent": "Java/21.0.4"}).wants_page
+    assert not asking("GET", "/", html, has_pages=False).wants_page
 
 
 def asking(method: str, path: str, headers: Mapping[str, str], has_pages: bool = True) -> Request:
-    request = request_of(headers=headers)
-    more = {"method": method, "path": path, HAS_PAGES: has_pages, REQUESTER: Requester.of(headers)}
-    request.scope.update(more)
+    request = request_of(headers=headers, path=path, method=method)
+    request.asker = replace(request.asker, has_pages=has_pages)
     return request

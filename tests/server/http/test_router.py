@@ -1,11 +1,11 @@
 """Which handler a path leads to."""
 
 import pytest
-from starlette.requests import Request
-from starlette.responses import Response
 
-from skymount.server.http.router import Router
+from skymount.server.http.messages import Request, Response
 from skymount.server.http_error import HttpError
+from skymount.server.routes import Router
+from tests.server.http_client import request_of
 
 _LINK = "A" * 46
 
@@ -47,7 +47,9 @@ _ROUTER = Router(
 )
 def test_a_path_is_matched_whole(method: str, path: str, variables: dict[str, str]) -> None:
     """And by the first pattern that fits."""
-    assert _ROUTER.find(method, path)[1] == variables
+    request = request_of(path=path, method=method)
+    _ROUTER.find(request)
+    assert request.variables == variables
 
 
 @pytest.mark.parametrize(
@@ -63,5 +65,5 @@ def test_no_endpoint(
     method: str, path: str, status: int, headers: tuple[tuple[str, str], ...]
 ) -> None:
     with pytest.raises(HttpError) as refused:
-        _ROUTER.find(method, path)
+        _ROUTER.find(request_of(path=path, method=method))
     assert (refused.value.status, refused.value.headers) == (status, headers)

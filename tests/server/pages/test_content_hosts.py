@@ -2,9 +2,7 @@
 
 import pytest
 
-from skymount.server.http.host_header import RequestHost
-from skymount.server.http.requester import HOST, IS_ISOLATED
-from skymount.server.pages.content_hosts import ContentHosts
+from skymount.server.pages.isolation import ContentHosts
 from tests.server.http_client import request_of
 
 _LABEL = "0006otnm6gpj6fbuot3laprahc6l33s2l7qa06e1gddhprt4m30kf4g"
@@ -27,7 +25,5 @@ _LABEL = "0006otnm6gpj6fbuot3laprahc6l33s2l7qa06e1gddhprt4m30kf4g"
 )
 def test_a_host_selects_what_was_asked_for(path: str, found: str) -> None:
     """B5: content that no host would select has none."""
-    request = request_of(query="a=b")
-    host = RequestHost.parse("localhost:81")
-    request.scope.update({"path": path, HOST: host, IS_ISOLATED: True})
+    request = request_of(query="a=b", path=path, host="localhost:81")
     assert ContentHosts("").url(request) == found

@@ -2,7 +2,7 @@
 
 import pytest
 
-from skymount.server.pages.errors import title_of
+from skymount.server.pages.rendering import title_of
 from tests.server.http_client import Client, message_of
 from tests.server.pages.page_client import ACCEPT, assert_page, page
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from skymount.server.pages.media import essence, is_inert, preview_kind
+from skymount.server.pages.isolation import essence, is_inert, preview_kind
 
 
 @pytest.mark.parametrize(

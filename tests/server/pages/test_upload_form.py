@@ -8,7 +8,7 @@ import pytest
 
 from skymount.server.config import PortalConfig
 from skymount.server.http_error import HttpError
-from skymount.server.pages.upload_form import PageParts
+from skymount.server.pages.home import PageParts
 from skymount.wire.http.multipart import PartHeader
 from tests.mount.namespaces import new_namespace, skip_without_root
 from tests.portal_process import PortalProcess, portal_command, portal_environment

@@ -1,8 +1,8 @@
 """Which portals depend on one, by the header of their requests."""
 
-from starlette.types import Message, Receive, Scope, Send
-
-from skymount.server.upstream.loops import HEADER, LoopMiddleware, Loops
+from skymount.server.http.messages import Request, Response
+from skymount.server.upstream.loops import HEADER, LoopBreaker, Loops
+from tests.server.http_client import request_of
 
 
 def test_those_downstream_are_told_to_upstream() -> None:
@@ -18,23 +18,23 @@ async def test_own_requests_are_answered_without_upstream() -> None:
     told, asked = list[str](), list[str]()
     loops, other = Loops(told.append), Loops(told.append)
 
-    async def full(scope: Scope, receive: Receive, send: Send) -> None:
-        asked.append("full")
+    class Named:
+        def __init__(self, name: str) -> None:
+            self._name = name
 
-    async def stored(scope: Scope, receive: Receive, send: Send) -> None:
-        asked.append("stored")
+        async def answer(self, request: Request) -> Response:
+            asked.append(self._name)
+            return Response(204)
 
-    async def receive() -> Message:
-        raise AssertionError
+        async def failed(self, request: Request, error: Exception) -> Response:
+            raise AssertionError
 
-    async def send(message: Message) -> None:
-        raise AssertionError
+        def varies(self, request: Request, status: int) -> tuple[str, ...]:
+            return ()
 
-    app = LoopMiddleware(full, stored, loops)
-    name = HEADER.lower().encode()
-    for texts in ([], [other.header], [f"{other.header},{loops.header}"], ["x", loops.header]):
-        headers = [(name, text.encode()) for text in texts]
-        await app({"type": "http", "headers": headers}, receive, send)
+    breaker = LoopBreaker(Named("full"), Named("stored"), loops)
+    for text in ("", other.header, f"{other.header},{loops.header}", f"x,{loops.header}"):
+        await breaker.answer(request_of(headers={HEADER.lower(): text} if text else {}))
     assert asked == ["full", "full", "stored", "stored"]
 
 

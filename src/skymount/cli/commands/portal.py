@@ -254,7 +254,7 @@ def serve(
     from skymount import systemd
     from skymount.default_portal import write_address
     from skymount.fs.mountpoint import mounts_of
-    from skymount.server.http.basic_auth import read_password
+    from skymount.server.http.passwords import read_password
     from skymount.server.http_server import address_of
     from skymount.server.main import run, run_workers
 

@@ -11,7 +11,8 @@ import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 
-from skymount.server.storage.stored_range import STREAM_CHUNK_SIZE, StoredRange, read_open
+from skymount.server.http.messages import FIRST_PIECE
+from skymount.server.storage.stored_range import StoredRange, read_open
 from skymount.wire.metadata import Subfile
 
 _DEFAULT_MODE = 0o644  # of a file uploaded without one: with mode 0 it would unpack unreadable
@@ -20,26 +21,26 @@ Member = tuple[str, Subfile]  # its name in the archive, and where its content i
 _Content = Callable[[Subfile], Iterator[bytes]]
 
 
-def archive_chunks(
+def archive_pieces(
     archive: str, members: Sequence[Member], payload: StoredRange
-) -> Generator[bytes]:
-    """Yield an archive of the members in chunks of about 1 MiB."""
+) -> Generator[bytes, int | None]:
+    """Yield an archive of the members in pieces of `FIRST_PIECE`, or of what is sent."""
     with closing(payload.source.open()) as opened:
 
         def content(sub: Subfile) -> Iterator[bytes]:
-            return read_open(opened, payload, sub.offset, sub.len)
+            return read_open(opened, payload, sub.offset, sub.len, FIRST_PIECE)
 
         if archive == "zip":
             small = _zip(members, content)
         else:
             small = _tar(members, content)
             small = small if archive == "tar" else _gzip(small)
-        waiting, size = [], 0
+        waiting, size, wanted = [], 0, FIRST_PIECE
         for data in small:  # a thousand tiny members are not a thousand sends
             waiting.append(data)
             size += len(data)
-            if size >= STREAM_CHUNK_SIZE:
-                yield b"".join(waiting)
+            if size >= wanted:
+                wanted = (yield b"".join(waiting)) or wanted
                 waiting, size = [], 0
         yield b"".join(waiting)
 

@@ -1,4 +1,4 @@
-"""The download endpoints (contract 3 and 4)."""
+"""The download endpoints (contract 3 and 4): from the parameters of a request to its answer."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -7,27 +7,34 @@ from typing import TypeVar
 
 import trio
 from cachetools import LRUCache
-from starlette.datastructures import Headers
-from starlette.requests import Request
-from starlette.responses import Response
 
 from skymount.server.config import PortalConfig
-from skymount.server.download import charset, conditional, media_type
-from skymount.server.download.archive import archive_chunks
-from skymount.server.download.path_selection import (
+from skymount.server.download import content_type
+from skymount.server.download.archive import archive_pieces
+from skymount.server.download.selection import (
     DownloadQuery,
-    DownloadRequest,
     SelectedContent,
     path_with_plus,
     select_content,
 )
-from skymount.server.http import caching, responses
-from skymount.server.http.query_params import decode_path, parse_query
-from skymount.server.http.requester import REQUESTER, Kind, Requester
+from skymount.server.http import conditional
+from skymount.server.http.clients import Kind, Requester
+from skymount.server.http.forms import decode_path, parse_query
+from skymount.server.http.messages import (
+    FIRST_PIECE,
+    NOT_STORED,
+    FileRange,
+    Pieces,
+    Request,
+    Response,
+    cache_control,
+    error_response,
+    fields,
+)
 from skymount.server.http_error import HttpError
 from skymount.server.resolver import ResolvedSkylink, SkylinkResolver
 from skymount.server.storage.skyfile_index import ParsedSkyfile, SkyfileIndex
-from skymount.server.storage.stored_range import StoredRange, read_chunks
+from skymount.server.storage.stored_range import StoredFile, StoredRange, read_chunks
 from skymount.wire.dialect import PRESETS
 from skymount.wire.http.byte_range import ByteRange
 from skymount.wire.http.responses import etag
@@ -41,6 +48,9 @@ _HEADER_ROOM = {Kind.PROGRAM: 16 << 10, Kind.SCRIPT: 192 << 10}
 _GUESSED_TYPES = 4096  # that are remembered
 
 _T = TypeVar("_T")
+
+Isolation = Callable[[str], bytes]
+"""Returns the headers that keep content of a type off the portal's own origin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +66,22 @@ class GuessedTypes:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenDownload:
-    """What a request is about, and what it is answered with."""
+class Download:
+    """What a request is about."""
 
     resolved: ResolvedSkylink
     skyfile: ParsedSkyfile
-    request: DownloadRequest
-    content: SelectedContent | None = None
-    """None where the client is redirected to the URL with a slash at its end."""
+    path: str
+    """Without a leading slash; empty for the skylink itself."""
+    query: DownloadQuery
+    may_redirect: bool
+    """Whether the URL has no slash at its end and the download is no attachment."""
+    may_move: bool
+    """Whether the URL may lead to other content later."""
+
+    def cache(self) -> str:
+        encrypted = self.skyfile.stored.is_encrypted
+        return cache_control(may_move=self.may_move, is_decrypted=encrypted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,49 +93,111 @@ class DownloadEndpoint:
     resolver: SkylinkResolver
     guessed: GuessedTypes = field(default_factory=GuessedTypes)
 
-    async def load(self, request: Request, *, attachment: bool = False) -> OpenDownload:
+    async def load(
+        self, request: Request, *, attachment: bool = False, may_move: bool = False
+    ) -> Download:
         """Find the skyfile that a request is about; what of it is served is not selected yet."""
         query = DownloadQuery.parse(
-            parse_query(request.scope["query_string"]), has_range="range" in request.headers
+            parse_query(request.query), has_range="range" in request.headers
         )
-        query = replace(query, attachment=query.attachment or attachment)
-        resolved = await self.resolver.resolve(request.path_params["link"])
+        if attachment:
+            query = replace(query, attachment=True)
+        resolved = await self.resolver.resolve(request.variables["link"])
         skyfile = await self.index.load(resolved.skylink)
-        may_redirect = not query.attachment and request.scope["path"][-1] != "/"
-        raw = request.path_params.get("path", "")
+        may_redirect = not query.attachment and request.path[-1] != "/"
+        raw = request.variables.get("path", "")
         path = decode_path(raw)
         if "+" in raw:
             path = await _unblocked(skyfile, path_with_plus, skyfile.metadata, raw)
-        return OpenDownload(resolved, skyfile, DownloadRequest(path, query, may_redirect))
+        may_move = may_move or bool(resolved.entries)
+        return Download(resolved, skyfile, path, query, may_redirect, may_move)
 
-    async def select(self, opened: OpenDownload) -> OpenDownload:
-        content = await _unblocked(
-            opened.skyfile,
-            select_content,
-            opened.skyfile,
-            opened.request,
-            self.config.header_limit,
+    async def select(self, download: Download) -> SelectedContent | None:
+        """Decide what is served; None where the client is redirected to the URL with a slash at
+        its end. HttpError 404 or 400.
+        """
+        decide = partial(select_content, may_redirect=download.may_redirect)
+        skyfile, archive = download.skyfile, download.query.archive
+        limit = self.config.header_limit
+        return await _unblocked(skyfile, decide, skyfile, download.path, archive, limit)
+
+    def about(
+        self, request: Request, download: Download, content: SelectedContent
+    ) -> tuple[bytes, tuple[str, ...]]:
+        """Return the headers that are about the skylink and its metadata, and the request headers
+        that they depend on.
+        """
+        query, found, vary = download.query, download.resolved.fields, tuple[str, ...]()
+        if query.with_metadata and content.metadata_header is not None:
+            requester = request.asker.requester
+            found += metadata_fields(content.metadata_header, requester)
+            vary = requester.told_by
+        if query.with_layout:
+            layout = bytes(download.skyfile.stored.layout).hex()
+            found += fields(*((each.layout_header, layout) for each in PRESETS.values()))
+        return found, vary
+
+    async def respond(
+        self,
+        request: Request,
+        download: Download,
+        content: SelectedContent | None,
+        isolation: Isolation | None = None,
+    ) -> Response:
+        """Answer with what was selected."""
+        if content is None:
+            return _redirect(request, download)
+        query, headers = download.query, request.headers
+        known, vary = self.about(request, download, content)
+        made = Response(content.status, known, b"", NOT_STORED, vary)
+        made.skylink = str(download.resolved.skylink)
+        tag = etag(download.resolved.skylink, f"/{download.path}", query.archive)
+        isolated: Isolation = isolation or (lambda kind: b"")
+        is_error_page = content.status != 200
+        if not is_error_page:
+            made.fields += fields(("ETag", tag))
+            made.cache = download.cache()
+            if conditional.is_unchanged(headers, tag):
+                made.status = 304
+                made.fields += isolated("")
+                return made
+        attachment = query.attachment or bool(content.archive)
+        disposition = content_type.disposition(content.name, attachment=attachment)
+        payload = download.skyfile.stored.payload
+        if content.archive:
+            kind = content.content_type
+            made.fields += fields(("Content-Disposition", disposition), ("Content-Type", kind))
+            made.fields += isolated(kind)
+            made.body = Pieces(archive_pieces(content.archive, content.members, payload))
+            return made
+        stored_kind = kind = await self.kind(download, content)
+        if request.asker.requester.is_browser and content.size:
+            kind = await _type_with_charset(kind, download.skyfile, content, self.guessed)
+        wanted = "" if is_error_page else query.range_header or headers.get("range", "")
+        try:
+            chosen = conditional.select_ranges(headers, wanted, tag, kind, content.size)
+        except HttpError as error:
+            named = made.fields + fields(("Content-Disposition", disposition))
+            return replace(error_response(error, named), vary=vary, skylink=made.skylink)
+        made.fields += fields(
+            ("Content-Disposition", disposition), ("Accept-Ranges", "bytes"), *chosen.headers
         )
-        return replace(opened, content=content)
+        made.fields += isolated(stored_kind)
+        made.status = content.status if is_error_page else chosen.status
+        made.body = _body(payload, content.extents, chosen.segments)
+        return made
 
-    def headers(self, request: Request, opened: OpenDownload) -> responses.HeaderList:
-        """Return the headers that are about the skylink, and its metadata."""
-        if opened.content is None:
-            return opened.resolved.headers()
-        query, requester = opened.request.query, request.scope[REQUESTER]
-        return _common_headers(opened.resolved, opened.skyfile, opened.content, query, requester)
-
-    async def serve(self, request: Request, opened: OpenDownload) -> Response:
-        if opened.content is None:
-            return _redirect(opened, request.scope["path"], request.scope["query_string"])
-        return await _serve(
-            opened.resolved,
-            opened.skyfile,
-            opened.content,
-            opened.request,
-            request.headers,
-            request.scope[REQUESTER],
-            self.guessed,
+    async def kind(self, download: Download, content: SelectedContent) -> str:
+        """Return the Content-Type of what is served. A guess by the first bytes is remembered."""
+        known = content_type.stored_or_guessed(content.content_type, content.guess_by)
+        if known or not content.size:
+            return known or content_type.sniff(b"")
+        return await _told_by_start(
+            download.skyfile,
+            content,
+            self.guessed.types,
+            content_type.SNIFF_SIZE,
+            content_type.sniff,
         )
 
 
@@ -128,40 +208,15 @@ async def _unblocked(skyfile: ParsedSkyfile, decide: Callable[..., _T], *args: o
     return await trio.to_thread.run_sync(decide, *args)
 
 
-def _redirect(opened: OpenDownload, url: str, query: bytes) -> Response:
-    last = url.rpartition("/")[2]
+def _redirect(request: Request, download: Download) -> Response:
+    last = request.path.rpartition("/")[2]
     target = f"./{last}/" if ":" in last else f"{last}/"
-    if query:
-        target += f"?{query.decode('latin-1')}"
-    [_, *control] = _cache_headers(opened.resolved, opened.skyfile, "")
-    return responses.BytesResponse(308, [("Location", target), *control])
+    if request.query:
+        target += f"?{request.query}"
+    return Response(308, fields(("Location", target)), cache=download.cache())
 
 
-def _cache_headers(
-    resolved: ResolvedSkylink, skyfile: ParsedSkyfile, tag: str
-) -> responses.HeaderList:
-    is_decrypted = skyfile.stored.is_encrypted
-    return caching.cache_headers(tag, may_move=bool(resolved.entries), is_decrypted=is_decrypted)
-
-
-def _common_headers(
-    resolved: ResolvedSkylink,
-    skyfile: ParsedSkyfile,
-    content: SelectedContent,
-    query: DownloadQuery,
-    requester: Requester,
-) -> responses.HeaderList:
-    headers = resolved.headers()
-    if query.with_metadata and content.metadata_header is not None:
-        headers += metadata_headers(content.metadata_header, requester)
-        headers.append(("Vary", ", ".join(requester.told_by)))
-    for dialect in PRESETS.values():
-        if query.with_layout:
-            headers.append((dialect.layout_header, bytes(skyfile.stored.layout).hex()))
-    return headers
-
-
-def metadata_headers(metadata: bytes, requester: Requester) -> responses.HeaderList:
+def metadata_fields(metadata: bytes, requester: Requester) -> bytes:
     """Return the headers that carry metadata.
 
     An agent that names its dialect gets it under that dialect's name. Scripts and other programs
@@ -169,83 +224,28 @@ def metadata_headers(metadata: bytes, requester: Requester) -> responses.HeaderL
     get none: nobody reads it there, and a proxy may refuse headers of more than 4 KiB.
     """
     if requester.is_browser:
-        return []
+        return b""
     if requester.dialect is not None:
-        return [(requester.dialect.metadata_header, metadata)]
+        return fields((requester.dialect.metadata_header, metadata))
     room = _HEADER_ROOM[requester.kind]
     count = room // len(metadata) if metadata else len(PRESETS)
-    return [(dialect.metadata_header, metadata) for dialect in [*PRESETS.values()][:count]]
-
-
-async def _serve(
-    resolved: ResolvedSkylink,
-    skyfile: ParsedSkyfile,
-    content: SelectedContent,
-    download: DownloadRequest,
-    request_headers: Headers,
-    requester: Requester,
-    guessed: GuessedTypes,
-) -> Response:
-    query, payload = download.query, skyfile.stored.payload
-    headers = _common_headers(resolved, skyfile, content, query, requester)
-    tag = etag(resolved.skylink, f"/{download.path}", query.archive)
-    is_error_page = content.status != 200
-    if not is_error_page:
-        headers += _cache_headers(resolved, skyfile, tag)
-        if caching.is_unchanged(request_headers, tag):
-            return responses.StreamedResponse(304, headers, None, None)
-    attachment = query.attachment or bool(content.archive)
-    headers.append(
-        ("Content-Disposition", media_type.disposition(content.name, attachment=attachment))
-    )
-    if content.archive:
-        headers.append(("Content-Type", content.content_type))
-        chunks = archive_chunks(content.archive, content.members, payload)
-        return responses.StreamedResponse(200, headers, chunks, None)
-    content_type = await read_content_type(skyfile, content, guessed)
-    if requester.is_browser and content.size:
-        content_type = await _type_with_charset(content_type, skyfile, content, guessed)
-    range_header = "" if is_error_page else query.range_header or request_headers.get("range", "")
-    try:
-        plan = conditional.plan_response(
-            request_headers, range_header, tag, content_type, content.size
-        )
-    except HttpError as error:
-        return responses.of_http_error(error, headers)
-    headers += [("Accept-Ranges", "bytes"), *plan.headers]
-    status = content.status if is_error_page else plan.status
-    chunks = _body_chunks(payload, content.extents, plan.segments)
-    if payload.is_in_memory:
-        return responses.BytesResponse(status, headers, b"".join(chunks))
-    return responses.StreamedResponse(status, headers, chunks, plan.length)
-
-
-async def read_content_type(
-    skyfile: ParsedSkyfile, content: SelectedContent, guessed: GuessedTypes
-) -> str:
-    """Return the Content-Type of what is served. A guess by the first bytes is remembered."""
-    known = media_type.stored_or_guessed(content.content_type, content.guess_by)
-    if known or not content.size:
-        return known or media_type.sniff(b"")
-    return await _told_by_start(
-        skyfile, content, guessed.types, media_type.SNIFF_SIZE, media_type.sniff
-    )
+    return fields(*((each.metadata_header, metadata) for each in [*PRESETS.values()][:count]))
 
 
 async def _type_with_charset(
     known: str, skyfile: ParsedSkyfile, content: SelectedContent, guessed: GuessedTypes
 ) -> str:
     """Add a charset to a type of text that is UTF-8; a guess has one whatever the content is."""
-    bare = known if known == content.content_type.strip() else known.removesuffix(charset.UTF8)
-    if not charset.takes_charset(bare):
+    bare = known if known == content.content_type.strip() else known.removesuffix(content_type.UTF8)
+    if not content_type.takes_charset(bare):
         return known
     decide = partial(
-        charset.is_utf8,
-        is_whole=content.size <= charset.START_SIZE,
-        may_declare=charset.may_declare(bare),
+        content_type.is_utf8,
+        is_whole=content.size <= content_type.START_SIZE,
+        may_declare=content_type.may_declare(bare),
     )
-    told = _told_by_start(skyfile, content, guessed.utf8, charset.START_SIZE, decide)
-    return bare + charset.UTF8 if await told else bare
+    told = _told_by_start(skyfile, content, guessed.utf8, content_type.START_SIZE, decide)
+    return bare + content_type.UTF8 if await told else bare
 
 
 async def _told_by_start(
@@ -270,16 +270,30 @@ async def _told_by_start(
     return found
 
 
-def _body_chunks(
+def _body(
+    payload: StoredRange,
+    extents: tuple[tuple[int, int], ...],
+    segments: tuple[conditional.BodySegment, ...],
+) -> bytes | FileRange | Pieces:
+    if payload.is_in_memory or not segments:
+        return b"".join(_pieces(payload, extents, segments))
+    if len(segments) == len(extents) == 1 and not isinstance(segments[0], bytes):
+        [(offset, length)] = payload_ranges(extents, segments[0])
+        if isinstance(payload.source, StoredFile) and payload.decrypt is None:
+            return FileRange(payload.source.path, payload.offset + offset, length)
+    return Pieces(_pieces(payload, extents, segments), sum(map(len, segments)))
+
+
+def _pieces(
     payload: StoredRange,
     extents: tuple[tuple[int, int], ...],
     segments: Iterable[conditional.BodySegment],
-) -> Generator[bytes]:
+) -> Generator[bytes, int | None]:
     for segment in segments:
         if isinstance(segment, bytes):
             yield segment
         else:
-            yield from read_chunks(payload, payload_ranges(extents, segment))
+            yield from read_chunks(payload, payload_ranges(extents, segment), FIRST_PIECE)
 
 
 def payload_ranges(

@@ -2,13 +2,19 @@
 
 from dataclasses import dataclass, replace
 
-from starlette.requests import Request
-from starlette.responses import Response
-
-from skymount.server.http import caching, responses
-from skymount.server.http.query_params import check_timeout, number, parse_query
+from skymount.server.http.conditional import is_unchanged
+from skymount.server.http.forms import check_timeout, number, parse_query
+from skymount.server.http.messages import (
+    FIRST_PIECE,
+    JSON_TYPE,
+    Pieces,
+    Request,
+    Response,
+    cache_control,
+    fields,
+)
 from skymount.server.http_error import HttpError
-from skymount.server.resolver import SkylinkResolver
+from skymount.server.resolver import ResolvedSkylink, SkylinkResolver
 from skymount.server.storage.skyfile_index import SkyfileIndex
 from skymount.server.storage.stored_range import (
     StoredRange,
@@ -20,7 +26,7 @@ from skymount.wire.http.responses import etag
 from skymount.wire.skylink import ROOT_SIZE, SECTOR_SIZE
 from skymount.wording import readable_size
 
-_BINARY_TYPE = ("Content-Type", "application/octet-stream")
+_BINARY = fields(("Content-Type", "application/octet-stream"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,41 +37,37 @@ class SectorEndpoints:
     resolver: SkylinkResolver
 
     async def metadata(self, request: Request) -> Response:
-        resolved = await self.resolver.resolve(request.path_params["link"])
+        resolved = await self.resolver.resolve(request.variables["link"])
         skyfile = await self.index.find(resolved.skylink)
         if skyfile.is_encrypted:
             skyfile = (await self.index.load(resolved.skylink)).stored
-        tag = etag(resolved.skylink, "metadata", "")
-        headers = [
-            *resolved.headers(),
-            *caching.cache_headers(
-                tag, may_move=bool(resolved.entries), is_decrypted=skyfile.is_encrypted
-            ),
-        ]
-        if caching.is_unchanged(request.headers, tag):
-            return responses.StreamedResponse(304, headers, None, None)
-        headers.append(("Content-Type", responses.JSON_TYPE))
-        if skyfile.metadata.is_in_memory:
-            return responses.BytesResponse(200, headers, read_range(skyfile.metadata))
-        chunks = read_chunks(skyfile.metadata)
-        return responses.StreamedResponse(200, headers, chunks, skyfile.metadata.length)
+        cache = cache_control(may_move=bool(resolved.entries), is_decrypted=skyfile.is_encrypted)
+        response = _tagged(request, etag(resolved.skylink, "metadata", ""), cache, resolved)
+        if response.status == 200:
+            response.fields += fields(("Content-Type", JSON_TYPE))
+            stored = skyfile.metadata
+            if stored.is_in_memory:
+                response.body = read_range(stored)
+            else:
+                response.body = Pieces(read_chunks(stored, size=FIRST_PIECE), stored.length)
+        return response
 
     async def base_sector(self, request: Request) -> Response:
         """Answer with the base sector, up to the fetch size of the skylink."""
-        check_timeout(parse_query(request.scope["query_string"]))
-        resolved = await self.resolver.resolve(request.path_params["link"])
+        check_timeout(parse_query(request.query))
+        resolved = await self.resolver.resolve(request.variables["link"])
         skyfile = await self.index.find(resolved.skylink)
-        tag = etag(resolved.skylink, "basesector", "")
-        headers = [*resolved.headers(), *_as_stored(tag, may_move=bool(resolved.entries))]
-        if caching.is_unchanged(request.headers, tag):
-            return responses.StreamedResponse(304, headers, None, None)
-        size = skyfile.skylink.fetch_size
-        used = replace(skyfile.base, length=min(size, skyfile.base.length))
-        base = await fetch_range(used)
-        return responses.BytesResponse(200, [*headers, _BINARY_TYPE], base.ljust(size, b"\0"))
+        cache = cache_control(may_move=bool(resolved.entries))
+        response = _tagged(request, etag(resolved.skylink, "basesector", ""), cache, resolved)
+        if response.status == 200:
+            size = skyfile.skylink.fetch_size
+            used = replace(skyfile.base, length=min(size, skyfile.base.length))
+            response.fields += _BINARY
+            response.body = (await fetch_range(used)).ljust(size, b"\0")
+        return response
 
     async def root(self, request: Request) -> Response:
-        params = parse_query(request.scope["query_string"])
+        params = parse_query(request.query)
         check_timeout(params)
         try:
             root = bytes.fromhex(params.get("root", ""))
@@ -81,15 +83,20 @@ class SectorEndpoints:
             raise HttpError(400, f"offset and length go beyond the sector of {size}")
         stored = await self.index.sector(root)
         tag = f'"{root.hex()}-{offset}-{length}"'
-        headers = _as_stored(tag, may_move=False)
-        if caching.is_unchanged(request.headers, tag):
-            return responses.StreamedResponse(304, headers, None, None)
-        used = max(0, min(length, stored.length - offset))
-        wanted = StoredRange(stored.source, stored.offset + offset, used)
-        data = await fetch_range(wanted) if used else b""
-        return responses.BytesResponse(200, [*headers, _BINARY_TYPE], data.ljust(length, b"\0"))
+        response = _tagged(request, tag, cache_control(may_move=False))
+        if response.status == 200:
+            used = max(0, min(length, stored.length - offset))
+            wanted = StoredRange(stored.source, stored.offset + offset, used)
+            data = await fetch_range(wanted) if used else b""
+            response.fields += _BINARY
+            response.body = data.ljust(length, b"\0")
+        return response
 
 
-def _as_stored(tag: str, *, may_move: bool) -> responses.HeaderList:
-    """Return the headers of a sector, which is sent without decrypting it."""
-    return caching.cache_headers(tag, may_move=may_move, is_decrypted=False)
+def _tagged(
+    request: Request, tag: str, cache: str, resolved: ResolvedSkylink | None = None
+) -> Response:
+    """Return the beginning of an answer: 304 if the client has it already, else 200."""
+    status = 304 if is_unchanged(request.headers, tag) else 200
+    known, skylink = (resolved.fields, str(resolved.skylink)) if resolved else (b"", "")
+    return Response(status, known + fields(("ETag", tag)), cache=cache, skylink=skylink)

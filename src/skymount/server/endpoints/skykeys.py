@@ -2,13 +2,9 @@
 
 from dataclasses import dataclass
 
-from starlette.requests import Request
-from starlette.responses import Response
-
 from skymount.server.config import PortalConfig
-from skymount.server.http import responses
-from skymount.server.http.query_params import Params, form_params
-from skymount.server.http.request_body import read_body
+from skymount.server.http.forms import Params, form_params
+from skymount.server.http.messages import Request, Response, json_response, read_body
 from skymount.server.http_error import HttpError, refuse_malformed
 from skymount.server.storage.interfaces import Skykeys
 from skymount.wire.skykey import Kind, Skykey, check_id, check_name, encode_list
@@ -36,7 +32,7 @@ class SkykeyEndpoints:
         with refuse_malformed(400):
             parsed = Kind.parse(kind)
         with refuse_malformed(400, "failed to create skykey: "):
-            return responses.json_body((await self.skykeys.create(name, parsed)).encode_record())
+            return json_response((await self.skykeys.create(name, parsed)).encode_record())
 
     async def add(self, request: Request) -> Response:
         text = (await self._params(request)).get("skykey", "")
@@ -44,17 +40,17 @@ class SkykeyEndpoints:
             raise HttpError(400, "you must specify the skykey")
         with refuse_malformed(400, "failed to add skykey: "):
             await self.skykeys.add(Skykey.parse(text))
-        return Response(status_code=204)
+        return Response(204)
 
     async def get(self, request: Request) -> Response:
         name, key_id = await self._name_and_id(request)
         with refuse_malformed(400, "failed to retrieve skykey: "):
-            return responses.json_body(
+            return json_response(
                 (await self.skykeys.find(name=name, key_id=key_id)).encode_record()
             )
 
     async def list(self, request: Request) -> Response:
-        return responses.json_body(encode_list(await self.skykeys.all()))
+        return json_response(encode_list(await self.skykeys.all()))
 
     async def delete(self, request: Request) -> Response:
         name, key_id = await self._name_and_id(request)
@@ -62,7 +58,7 @@ class SkykeyEndpoints:
             check_id(key_id) if key_id else check_name(name)
         with refuse_malformed(400, "failed to delete skykey: "):
             await self.skykeys.delete(name=name, key_id=key_id)
-        return Response(status_code=204)
+        return Response(204)
 
     async def _name_and_id(self, request: Request) -> tuple[str, str]:
         params = await self._params(request)

@@ -7,11 +7,10 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
 
 import trio
 
@@ -20,8 +19,7 @@ from skymount.process_hardening import has_terminal
 
 _log = logging.getLogger(__name__)
 
-VISIT = "skymount.visit"
-"""Key of a scope: the `Visit`."""
+
 OWNER = "owner"
 """Who has given the password without a user name."""
 
@@ -57,7 +55,7 @@ class Visit:
     method: str = ""
     target: str = ""
     version: str = ""
-    headers: Sequence[tuple[bytes, bytes]] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
     path: str = ""  # with what the host selects
     user: str = ""
     """Who has given the password, or has a session, where it was looked at."""
@@ -71,21 +69,13 @@ class Visit:
 Observer = Callable[[Visit], None]
 
 
-def note(scope: Any, **facts: str) -> None:
-    """Set fields of a request's visit, if it has one."""
-    if visit := scope.get(VISIT):
-        for name, value in facts.items():
-            setattr(visit, name, value)
-
-
 def line_of(visit: Visit) -> bytes:
     """Return the line of a request."""
     target = _escape(without_secrets(visit.target), _TARGET_LIMIT)
     version = f"HTTP/{visit.version}"
     request = f"{_word(visit.method)} {target} {version}" if visit.method else _NONE
-    headers = dict(visit.headers)
-    referer = without_secrets(headers.get(b"referer", b"").decode("latin-1"))
-    agent = _without_users(headers.get(b"user-agent", b"").decode("latin-1"))
+    referer = without_secrets(visit.headers.get("referer", ""))
+    agent = _without_users(visit.headers.get("user-agent", ""))
     return (
         f"{_word(visit.address)} - {_word(visit.user)} [{_time(int(visit.began))}] "
         f'"{request}" {visit.status} {visit.size} '

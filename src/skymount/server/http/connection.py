@@ -1,301 +1,427 @@
-"""One connection of a client: HTTP/1.1 by h11, and one ASGI request after another.
+"""One connection of a client: reads requests, has each answered, and writes the answers.
 
-`http_server` accepts connections and stops them; what requests are answered with, the ASGI
-application decides.
+`http_server` accepts connections and stops them. What a client does not take stays where it is:
+files go from the disk to the socket, and other bodies are made piece by piece. A piece is small
+where the pieces of all answers take much memory.
 """
 
+import errno
+import logging
+import os
 import socket
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from email.utils import formatdate
-from functools import lru_cache
+from collections.abc import Generator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import Protocol
 
-import h11
 import trio
-from starlette.types import ASGIApp, Message, Scope
 
+from skymount.errors import StorageError
 from skymount.server.config import UNIX
-from skymount.server.http.access_log import VISIT, Observer, Visit
-from skymount.server.http.framing import StrictConnection
+from skymount.server.http.access_log import Observer, Visit
+from skymount.server.http.messages import (
+    BODILESS,
+    FIRST_PIECE,
+    ClientGoneError,
+    FileRange,
+    Pieces,
+    Request,
+    Response,
+    encode_head,
+    text_response,
+)
+from skymount.server.http.parsing import BadRequestError, BodyReader, Head, take_head
+from skymount.server.http_error import HttpError
+from skymount.server.storage.stored_range import STREAM_CHUNK_SIZE
 
-_HEADERS_LIMIT = 64 << 10  # bytes of a request line and its headers
+_log = logging.getLogger(__name__)
+
+_ROOM = 32 << 20  # bytes of the larger pieces of all answers
 _RECEIVE_SIZE = 256 << 10  # bytes received at once
-_AHEAD_LIMIT = 64 << 10  # bytes of later requests that are received during a response
-_DRAIN_LIMIT = 64 << 20  # bytes read and dropped after an early response
+_PIECES_AT_ONCE = 4  # pieces of a body that was sent, before other connections run
+_DRAIN_LIMIT = 64 << 20  # bytes read and dropped after an early answer
 _DRAIN_TIME = 5.0  # seconds; then the connection is closed
-_PIECES_AT_ONCE = 32  # pieces of a body, as of tiny chunks, before other connections run
-_JOIN_LIMIT = 64 << 10  # bytes of a body that are copied, to be sent together with the head
-_BODILESS = frozenset({204, 304})
-_BODY_HEADERS = {b"content-length", b"transfer-encoding"}
-_GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
-_CLOSE = (b"connection", b"close")
-_SKYLINK = b"skynet-skylink"
+_FILE_STEP = 8 << 20  # bytes of a file that a thread sends, if the socket has room for them
+_TELL = 60.0  # seconds between lines of the log about clients that take nothing
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNABORTED, errno.ETIMEDOUT})
 
 
-@lru_cache(maxsize=1)
-def _date(second: int) -> tuple[bytes, bytes]:
-    return b"date", formatdate(second, usegmt=True).encode()
+class Portal(Protocol):
+    """What answers requests."""
+
+    async def answer(self, request: Request) -> Response:
+        """Answer a request; ClientGoneError."""
+
+    async def failed(self, request: Request, error: Exception) -> Response:
+        """Return the answer that says why the body of another one cannot be made."""
+
+    def varies(self, request: Request, status: int) -> tuple[str, ...]:
+        """Return the request headers that an answer depends on, besides what itself says."""
 
 
-def _skylink_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Return the skylink that the headers of an answer name, if they do."""
-    return next((value.decode() for name, value in headers if name == _SKYLINK), "")
+@dataclass(slots=True)
+class Shared:
+    """What all connections of a portal share."""
+
+    portal: Portal
+    idle_timeout: float
+    send_timeout: float
+    observers: Sequence[Observer] = ()
+    """They are told of each request when it was answered."""
+    is_stopping: bool = False
+    _room: int = _ROOM
+    _given_up: int = 0  # clients that the log has not counted yet
+    _next_told: float = 0
+
+    def take_room(self) -> int:
+        """Return how many bytes the next piece of a body may have."""
+        if self._room < STREAM_CHUNK_SIZE:
+            return FIRST_PIECE
+        self._room -= STREAM_CHUNK_SIZE
+        return STREAM_CHUNK_SIZE
+
+    def give_room(self, taken: int) -> None:
+        if taken == STREAM_CHUNK_SIZE:
+            self._room += taken
+
+    def give_up(self) -> None:
+        """Count a client that takes nothing; the log says so once a minute."""
+        self._given_up += 1
+        if trio.current_time() >= self._next_told:
+            seconds = f"{self.send_timeout:.0f} s"
+            _log.warning("closed %d connections that took nothing for %s", self._given_up, seconds)
+            self._given_up, self._next_told = 0, trio.current_time() + _TELL
 
 
-def _peer_of(stream: trio.SocketStream) -> str:
-    """Return the IP address of the other end, or `UNIX`; empty if it has gone."""
-    if stream.socket.family == socket.AF_UNIX:
-        return UNIX
+def _addresses(stream: socket.socket) -> tuple[str, str]:
+    """Return the IP address of the other end, or `UNIX`, empty if it has gone; and the address
+    that it has connected to, as a Host header gives it.
+    """
+    if stream.family == socket.AF_UNIX:
+        return UNIX, "localhost"
+    host, port = stream.getsockname()[:2]
+    host = host.partition("%")[0]
+    reached = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        name = stream.socket.getpeername()
+        return str(stream.getpeername()[0]), reached
     except OSError:
-        return ""
-    return str(name[0]) if isinstance(name, tuple) else ""
-
-
-def _reached(stream: trio.SocketStream) -> str:
-    """Return the address that a client has connected to, as a Host header gives it."""
-    name = stream.socket.getsockname()
-    if not isinstance(name, tuple):
-        return "localhost"
-    host, port = name[0].partition("%")[0], name[1]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return "", reached
 
 
 class Connection:
-    """Serves one client. Call `serve` once, and `stop` when the portal ends."""
+    """Serves one client. Call `serve` once."""
 
-    def __init__(
-        self,
-        stream: trio.SocketStream,
-        app: ASGIApp,
-        idle_timeout: float,
-        observers: Sequence[Observer] = (),
-    ) -> None:
-        """`observers` are told of each request when it was answered."""
-        self.stream = stream
-        self.http = StrictConnection(_HEADERS_LIMIT)
-        self.peer = _peer_of(stream)
-        self.reached = _reached(stream)
-        self.is_stopping = False
-        self._app = app
-        self._idle_timeout = idle_timeout
-        self._observers = observers
+    def __init__(self, stream: socket.socket, shared: Shared) -> None:
+        """`stream` does not block; it is closed at the end."""
+        self.held = bytearray()
+        """What was received, and not used yet."""
+        self.shared = shared
+        self._stream = stream
+        self._peer, self._reached = _addresses(stream)
         self._idle: trio.CancelScope | None = None  # while no byte of a request is here
 
-    def stop(self) -> None:
-        """Answer no more requests than the one that is under way."""
-        self.is_stopping = True
+    def end_if_idle(self) -> bool:
+        """Close the connection if no request is under way; return whether that is so."""
         if self._idle is not None:
             self._idle.cancel()
+        return self._idle is not None
+
+    def close(self) -> None:
+        """Close the connection, whatever is under way."""
+        if self._stream.fileno() >= 0:
+            trio.lowlevel.notify_closing(self._stream)
+            self._stream.close()
 
     async def serve(self) -> None:
         """Answer requests until one side closes the connection, and close it."""
         try:
-            while not self.is_stopping:
-                request = await self._receive_request()
-                if request is None or not await self._answer(request):
-                    break
-        except* _GONE:
+            while not self.shared.is_stopping and await self._serve_request():
+                pass
+        except (ClientGoneError, trio.ClosedResourceError):
             pass
         finally:
-            await trio.aclose_forcefully(self.stream)
+            self.close()
 
-    async def _receive_request(self) -> h11.Request | None:
-        """Return the next request; None when there is none to be answered."""
-        http = self.http
-        with trio.move_on_after(self._idle_timeout) as scope:
-            while True:
-                try:
-                    event = http.next_event()
-                except h11.RemoteProtocolError as error:
-                    if await self.refuse(error):
-                        self._tell(Visit(self.peer, status=error.error_status_hint))
-                    return None
-                if isinstance(event, h11.Request):
-                    return event
-                if event is not h11.NEED_DATA:
-                    return None
-                self._idle = None if http.trailing_data[0] else scope
-                try:
-                    http.receive_data(await self.stream.receive_some(_RECEIVE_SIZE))
-                finally:
-                    self._idle = None
-        return None
-
-    async def _answer(self, request: h11.Request) -> bool:
-        """Have the application answer; return whether another request may follow."""
-        exchange = _Exchange(self, request)
+    async def _serve_request(self) -> bool:
+        """Answer the next request; return whether another one may follow."""
+        try:
+            head = await self._receive_head()
+        except BadRequestError as error:
+            self._tell(Visit(self._peer, status=error.status))
+            await self._refuse(error)
+            return False
+        if head is None:
+            return False
+        path, _, query = head.target.partition("?")
+        visit = Visit(self._peer, head.method, head.target, head.version, head.headers, path)
+        body = _Body(self, head)
+        request = Request(
+            head.method,
+            path,
+            query,
+            head.version,
+            head.headers,
+            body,
+            self._peer,
+            self._reached,
+            visit,
+        )
+        writer = _Writer(self, request, head, body)
         began = time.monotonic()
         try:
-            await self._app(exchange.scope, exchange.receive, exchange.send)
+            response = await self.shared.portal.answer(request)
+            is_sent = await writer.write(response)
         finally:
-            exchange.visit.seconds = time.monotonic() - began
-            self._tell(exchange.visit)
-        http = self.http
-        if http.our_state not in (h11.DONE, h11.MUST_CLOSE):
-            return False  # the client sees that the response is not complete
-        await self._drain()
-        if http.our_state is h11.DONE and http.their_state is h11.DONE:
-            http.start_next_cycle()
-            return True
-        return False
+            visit.seconds = time.monotonic() - began
+            self._tell(visit)
+        if is_sent and not body.reader.is_ended:
+            await self._drain(body, is_last=writer.closes)
+        return is_sent and not writer.closes and body.reader.is_ended
 
     def _tell(self, visit: Visit) -> None:
-        for observe in self._observers:
+        for observe in self.shared.observers:
             observe(visit)
 
-    async def _drain(self) -> None:
-        """Read the rest of a body: closing with unread bytes can cost the client the response."""
-        http, size, pieces = self.http, 0, 0
-        if http.their_state is not h11.SEND_BODY:
-            return
-        with trio.move_on_after(_DRAIN_TIME), suppress(h11.RemoteProtocolError):
-            if http.our_state is h11.MUST_CLOSE:
-                await self.stream.send_eof()  # the client may wait for it
-            while http.their_state is h11.SEND_BODY and size < _DRAIN_LIMIT:
-                event = http.next_event()
-                if event is h11.NEED_DATA:
-                    http.receive_data(await self.stream.receive_some(_RECEIVE_SIZE))
-                elif isinstance(event, h11.Data):
-                    size, pieces = size + len(event.data), pieces + 1
-                    if pieces % _PIECES_AT_ONCE == 0:
-                        await trio.lowlevel.checkpoint()
+    async def _receive_head(self) -> Head | None:
+        """Return the head of the next request; None when there is none. BadRequestError."""
+        if self.held:  # a request that came early: others get their turn first
+            await trio.lowlevel.checkpoint()
+        with trio.move_on_after(self.shared.idle_timeout) as scope:
+            while (head := take_head(self.held)) is None:
+                self._idle = None if self.held else scope
+                try:
+                    await trio.lowlevel.wait_readable(self._stream)
+                finally:
+                    self._idle = None
+                if not await self.receive():
+                    return None
+            return head
+        return None
 
-    async def refuse(self, error: h11.RemoteProtocolError) -> bool:
-        """Answer what is no proper request, without a body, and read on for a while. Return whether
-        an answer was still to be given.
-        """
-        http, stream = self.http, self.stream
-        if http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            return False
-        headers = [(b"content-length", b"0"), _CLOSE, _date(int(time.time()))]
-        response = h11.Response(status_code=error.error_status_hint, headers=headers)
-        with suppress(*_GONE), trio.move_on_after(_DRAIN_TIME):
-            await stream.send_all(http.send(response) or b"")
-            await stream.send_eof()
-            size = 0
-            while size < _DRAIN_LIMIT and (data := await stream.receive_some(_RECEIVE_SIZE)):
-                size += len(data)
-        return True
-
-
-class _Exchange:
-    """One request and its response, as ASGI has them."""
-
-    def __init__(self, connection: Connection, request: h11.Request) -> None:
-        self._connection = connection
-        self._http = connection.http
-        self._stream = connection.stream
-        self._start: Message | None = None
-        self._pieces = 0
-        self._is_bodiless = request.method == b"HEAD"
-        path, _, query = request.target.partition(b"?")
-        headers = list(request.headers)
-        self.visit = Visit(
-            connection.peer,
-            request.method.decode(),
-            request.target.decode("latin-1"),
-            request.http_version.decode(),
-            headers,
-            path.decode("latin-1"),
-        )
-        self.scope: Scope = {
-            VISIT: self.visit,
-            "type": "http",
-            "http_version": request.http_version.decode(),
-            "method": request.method.decode(),
-            "scheme": "http",
-            "client": (connection.peer, 0),
-            "server": (connection.reached, None),
-            "path": path.decode("latin-1"),
-            "raw_path": path,
-            "query_string": query,
-            "headers": headers,
-        }
-        self._has_body = any(name in _BODY_HEADERS for name, _ in headers)
-        if not self._has_body:
-            self._http.next_event()  # the end of the request
-
-    async def receive(self) -> Message:
-        """Return the next piece of the body; when there is none, wait until the client goes."""
-        if not self._has_body:
-            self._has_body = True
-            return {"type": "http.request", "body": b"", "more_body": False}
-        http = self._http
-        if http.their_state is not h11.SEND_BODY:
-            return await self._receive_end()
-        if http.they_are_waiting_for_100_continue:
-            go_on = h11.InformationalResponse(status_code=100, headers=[])
-            with suppress(*_GONE):
-                await self._stream.send_all(http.send(go_on) or b"")
+    async def receive(self) -> int:
+        """Receive bytes; return how many, 0 at the end. ClientGoneError."""
         while True:
             try:
-                event = http.next_event()
-            except h11.RemoteProtocolError as error:
-                if await self._connection.refuse(error):
-                    self.visit.status = error.error_status_hint
-                return {"type": "http.disconnect"}
-            if isinstance(event, h11.Data):
+                data = self._stream.recv(_RECEIVE_SIZE)
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(self._stream)
+            except OSError:
+                raise ClientGoneError from None
+            else:
+                self.held += data
+                return len(data)
+
+    async def send(self, data: bytes) -> None:
+        """Send all of it; ClientGoneError."""
+        rest = memoryview(data)
+        while True:
+            try:
+                rest = rest[self._stream.send(rest) :]
+            except BlockingIOError:
+                pass
+            except OSError:
+                raise ClientGoneError from None
+            if not rest:
+                return
+            await self._wait_writable()
+
+    async def send_file(self, descriptor: int, offset: int, size: int) -> int:
+        """Send what the client takes of a part of a file, and return how much that is.
+
+        StorageError at the end of the file, OSError; ClientGoneError.
+        """
+        while True:
+            await self._wait_writable()
+            sent = await trio.to_thread.run_sync(self._send_file, descriptor, offset, size)
+            if sent is not None:
+                return sent
+
+    def _send_file(self, descriptor: int, offset: int, size: int) -> int | None:
+        """Wait for the disk alone; None if the client takes nothing."""
+        try:
+            sent = os.sendfile(self._stream.fileno(), descriptor, offset, min(size, _FILE_STEP))
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno in _GONE:
+                raise ClientGoneError from None
+            raise
+        if not sent:
+            raise StorageError("a stored file is damaged: shorter than recorded")
+        return sent
+
+    async def _wait_writable(self) -> None:
+        """Wait until the client takes more; ClientGoneError if it takes nothing for too long."""
+        with trio.move_on_after(self.shared.send_timeout):
+            await trio.lowlevel.wait_writable(self._stream)
+            return
+        self.shared.give_up()
+        raise ClientGoneError
+
+    async def _drain(self, body: "_Body", *, is_last: bool) -> None:
+        """Read the rest of a body: closing with unread bytes can cost the client the answer."""
+        size = 0
+        with trio.move_on_after(_DRAIN_TIME), suppress(BadRequestError):
+            if is_last:
+                self._end_sending()
+            while size < _DRAIN_LIMIT and (data := await body.receive()):
+                size += len(data)
+
+    async def _refuse(self, error: BadRequestError) -> None:
+        """Answer what is no proper request with a line that says why, and read on for a while."""
+        response = text_response(error.status, f"{error.message}\n")
+        size = 0
+        with trio.move_on_after(_DRAIN_TIME):
+            await self.send(encode_head(response, closes=True) + f"{error.message}\n".encode())
+            self._end_sending()
+            while size < _DRAIN_LIMIT and (received := await self.receive()):
+                size += received
+                self.held.clear()
+
+    def _end_sending(self) -> None:
+        """Tell the client, which may wait for it, that nothing follows."""
+        with suppress(OSError):
+            self._stream.shutdown(socket.SHUT_WR)
+
+
+class _Body:
+    """The body of a request. The client is told to send it when an endpoint wants it."""
+
+    def __init__(self, connection: Connection, head: Head) -> None:
+        self.reader = BodyReader(head.body)
+        self._connection = connection
+        self._awaits_continue = head.awaits_continue and not self.reader.is_ended
+        self._is_broken = False
+        self._pieces = 0
+
+    @property
+    def ends_connection(self) -> bool:
+        """Whether it is not known where the next request begins."""
+        return self._is_broken or self._awaits_continue
+
+    async def receive(self) -> bytes:
+        reader, connection = self.reader, self._connection
+        if self._awaits_continue:
+            self._awaits_continue = False
+            await connection.send(_CONTINUE)
+        while not reader.is_ended:
+            try:
+                data = reader.take(connection.held)
+            except BadRequestError:
+                self._is_broken = True
+                raise
+            if data is not None:
                 self._pieces += 1
                 if self._pieces % _PIECES_AT_ONCE == 0:
                     await trio.lowlevel.checkpoint()
-                return {"type": "http.request", "body": bytes(event.data), "more_body": True}
-            if isinstance(event, h11.EndOfMessage):
-                return {"type": "http.request", "body": b"", "more_body": False}
-            if not await self._receive_more():
-                return {"type": "http.disconnect"}
+                return data
+            if not await connection.receive():
+                raise ClientGoneError
+        return b""
 
-    async def _receive_end(self) -> Message:
-        """Wait until the client has gone. One that only sends nothing more may still read: whether
-        it does is seen when a response is sent.
-        """
-        with suppress(*_GONE):
-            while data := await self._stream.receive_some(_RECEIVE_SIZE):
-                self._http.receive_data(data)
-                if len(self._http.trailing_data[0]) >= _AHEAD_LIMIT:
-                    break
-            await trio.sleep_forever()
-        return {"type": "http.disconnect"}
 
-    async def _receive_more(self) -> bool:
-        """Receive bytes; return whether the client is still there."""
+class _Writer:
+    """Writes the answer to one request."""
+
+    def __init__(self, connection: Connection, request: Request, head: Head, body: _Body) -> None:
+        self.closes = True
+        """Whether the connection ends with the answer."""
+        self._connection = connection
+        self._request = request
+        self._head = head
+        self._body = body
+        self._is_begun = False
+
+    async def write(self, response: Response) -> bool:
+        """Send an answer; return whether it was sent whole. ClientGoneError."""
         try:
-            data = await self._stream.receive_some(_RECEIVE_SIZE)
-        except _GONE:
-            return False
-        if data:
-            self._http.receive_data(data)
-        return bool(data)
+            await self._write(response)
+        except (HttpError, StorageError, OSError) as error:
+            if self._is_begun:
+                request = self._request
+                _log.error("%s %r: broken off: %s", request.method, request.path, error)
+                return False
+            failed = await self._connection.shared.portal.failed(self._request, error)
+            await self._write(failed)
+        return True
 
-    async def send(self, message: Message) -> None:
-        """Send a part of the response; its head goes with the first part of its body."""
-        if message["type"] == "http.response.start":
-            self._start = message
-            return
-        http, pieces = self._http, list[bytes]()
-        if self._start is not None:
-            pieces.append(self._head(self._start))
-            self._start = None
-        body = b"" if self._is_bodiless else message.get("body", b"")
-        if body:
-            pieces += http.send_with_data_passthrough(h11.Data(data=body)) or ()
-        if not message.get("more_body", False):
-            pieces.append(http.send(h11.EndOfMessage()) or b"")
-        if len(body) <= _JOIN_LIMIT:
-            pieces = [b"".join(pieces)]
-        for piece in pieces:
-            if piece:
-                await self._stream.send_all(piece)
-        self.visit.size += len(body)
+    async def _write(self, response: Response) -> None:
+        body = response.body
+        is_bodiless = self._request.method == "HEAD" or response.status in BODILESS
+        if isinstance(body, Pieces):
+            with closing(body.made):
+                if is_bodiless:
+                    await self._send(self._begin(response))
+                else:
+                    await self._send_pieces(response, body)
+        elif is_bodiless or not body:
+            await self._send(self._begin(response))
+        elif isinstance(body, FileRange):
+            await self._send_file(response, body)
+        else:
+            await self._send(self._begin(response), body)
 
-    def _head(self, start: Message) -> bytes:
-        status = start["status"]
-        self._is_bodiless = self._is_bodiless or status in _BODILESS
-        self.visit.status = status
-        self.visit.skylink = _skylink_of(start["headers"]) or self.visit.skylink
-        headers = [*start["headers"], _date(int(time.time()))]
-        if self._connection.is_stopping or self._http.they_are_waiting_for_100_continue:
-            headers.append(_CLOSE)
-        return self._http.send(h11.Response(status_code=status, headers=headers)) or b""
+    def _begin(self, response: Response) -> bytes:
+        """Return the head of an answer, which is sent at once."""
+        head, shared, visit = self._head, self._connection.shared, self._request.visit
+        self._is_begun = True
+        visit.status, visit.skylink = response.status, response.skylink or visit.skylink
+        is_last = shared.is_stopping or self._body.ends_connection or not head.keeps_open
+        is_open_ended = response.length is None and head.version == "1.0"
+        self.closes = is_last or (is_open_ended and response.status not in BODILESS)
+        varies = shared.portal.varies(self._request, response.status)
+        added = self._request.added
+        return encode_head(response, head.version, added, varies, closes=self.closes)
+
+    async def _send(self, start: bytes, data: bytes = b"", end: bytes = b"") -> None:
+        """Send a part of the body, between what is none of it."""
+        if len(data) <= FIRST_PIECE:
+            await self._connection.send(start + data + end)
+        else:
+            for part in filter(None, (start, data, end)):
+                await self._connection.send(part)
+        self._request.visit.size += len(data)
+
+    async def _send_file(self, response: Response, body: FileRange) -> None:
+        descriptor, content = await trio.to_thread.run_sync(body.open)
+        try:
+            await self._send(self._begin(response), content)
+            offset, end = body.offset + len(content), body.offset + body.length
+            while offset < end:
+                sent = await self._connection.send_file(descriptor, offset, end - offset)
+                offset += sent
+                self._request.visit.size += sent
+        finally:
+            os.close(descriptor)
+
+    async def _send_pieces(self, response: Response, body: Pieces) -> None:
+        is_chunked = body.length is None and self._head.version == "1.1"
+        shared, room = self._connection.shared, None
+        try:
+            piece = await trio.to_thread.run_sync(_next_piece, body.made, room)
+            start = self._begin(response)
+            while piece is not None:
+                if piece and is_chunked:
+                    await self._send(start + b"%x\r\n" % len(piece), piece, b"\r\n")
+                elif piece or start:
+                    await self._send(start, piece)
+                start = b""
+                shared.give_room(room or 0)
+                room = shared.take_room()
+                piece = await trio.to_thread.run_sync(_next_piece, body.made, room)
+        finally:
+            shared.give_room(room or 0)
+        if end := start + b"0\r\n\r\n" * is_chunked:
+            await self._send(end)
+
+
+def _next_piece(made: Generator[bytes, int | None], room: int | None) -> bytes | None:
+    """Return the next piece of a body, of about as many bytes as there is room for; None at the
+    end.
+    """
+    try:
+        return made.send(room)
+    except StopIteration:
+        return None

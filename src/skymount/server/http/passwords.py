@@ -1,20 +1,24 @@
-"""Slows down whoever guesses the portal's password.
+"""The portal's password: where it comes from, what a request carries, and who guesses it."""
 
-Addresses and passwords go in, whether it is the password comes out. Each process counts by itself.
-"""
-
+import base64
+import binascii
 import hmac
 import ipaddress
 import logging
 import math
+import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import trio
 from cachetools import TTLCache
 
+from skymount import file_permissions
+from skymount.errors import ConfigError
 from skymount.server.http_error import HttpError
+from skymount.wording import readable_size
 
 _log = logging.getLogger(__name__)
 
@@ -109,3 +113,48 @@ def site_of(address: str) -> str:
     if found.ipv4_mapped is not None:
         return str(found.ipv4_mapped)
     return str(ipaddress.ip_network((found.packed, _IPV6_SITE), strict=False))
+
+
+ENVIRONMENT = b"SKYMOUNT_PORTAL_PASSWORD"
+
+_PASSWORD_LIMIT = 4 << 10  # bytes
+_CREDENTIALS_LIMIT = 16 << 10  # characters: user and password in base64, with room to spare
+
+
+def read_password(file: Path | None, environment: Mapping[bytes, bytes]) -> bytes:
+    """Return the password, empty for none; ConfigError for a file that cannot be used."""
+    if file is None:
+        password = environment.get(ENVIRONMENT, b"")
+        source = ENVIRONMENT.decode()
+    else:
+        password = _read_private(file).removesuffix(b"\n")
+        source = f"password file {file}"
+        if not password:
+            raise ConfigError(f"{source} is empty")
+    if len(password) > _PASSWORD_LIMIT:
+        raise ConfigError(f"{source} holds more than {readable_size(_PASSWORD_LIMIT)}")
+    return password
+
+
+def _read_private(file: Path) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            if problem := file_permissions.permission_problem(file, os.fstat(opened.fileno())):
+                raise ConfigError(f"password file {file} cannot be used: {problem}")
+            return opened.read(_PASSWORD_LIMIT + 2)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"password file {file} cannot be read: {reason}") from None
+
+
+def parse_credentials(header: str) -> tuple[bytes, bytes]:
+    """Return user and password of an Authorization header; empty ones if it has none of Basic."""
+    scheme, _, encoded = header.partition(" ")
+    if scheme.lower() != "basic" or len(encoded) > _CREDENTIALS_LIMIT:
+        return b"", b""
+    try:
+        decoded = base64.b64decode(encoded.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        return b"", b""
+    user, _, password = decoded.partition(b":")
+    return user, password

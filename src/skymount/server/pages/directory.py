@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from skymount.server.download import media_type
+from skymount.server.download import content_type
 from skymount.wire.metadata import Metadata, Subfile
 from skymount.wording import visible
 
@@ -27,6 +27,7 @@ PARENTS_LIMIT = 30
 """Directories above a file or directory that are shown with it."""
 
 
+_LINKS = 512  # that are sent at once
 _RUN = 2048  # rows that are sorted at once, which takes the interpreter a millisecond or two
 
 
@@ -142,7 +143,7 @@ def page_of(directory: Directory, search: str, sort: str, number: int) -> Direct
     )
 
 
-def index_chunks(directory: Directory) -> Generator[bytes]:
+def index_pieces(directory: Directory) -> Generator[bytes, int | None]:
     """Yield a page of links to all that is in a directory, by name; relative, with a slash behind
     those of directories.
     """
@@ -158,7 +159,7 @@ def index_chunks(directory: Directory) -> Generator[bytes]:
     )
     if directory.path:
         yield b'<a href="../">../</a>\n'
-    while run := list(islice(names, _RUN)):
+    while run := list(islice(names, _LINKS)):
         yield "".join(
             f'<a href="{_relative(name)}">{html.escape(visible(name))}</a>\n' for name, _ in run
         ).encode(errors="replace")
@@ -213,7 +214,7 @@ def readable_type(row: Row) -> str:
     """Return the type of a row for people."""
     if row.is_directory:
         return "Folder"
-    found = media_type.stored_or_guessed(row.content_type, row.name)
+    found = content_type.stored_or_guessed(row.content_type, row.name)
     if found:
         return found.partition(";")[0].strip()
     return posixpath.splitext(row.name)[1].removeprefix(".").upper() or "File"

@@ -5,31 +5,23 @@ from functools import partial
 from urllib.parse import quote
 
 import trio
-from starlette.requests import Request
-from starlette.responses import Response
 
-from skymount.server.download.endpoint import (
-    DownloadEndpoint,
-    OpenDownload,
-    read_content_type,
-)
-from skymount.server.download.path_selection import index_of
-from skymount.server.http import responses
-from skymount.server.http.host_header import RequestHost
-from skymount.server.http.query_params import parse_query
-from skymount.server.http.requester import (
-    HAS_PAGES,
-    HOST,
-    IS_ISOLATED,
-    REQUESTER,
-    Kind,
-    takes_page,
-)
+from skymount.server.download.endpoint import Download, DownloadEndpoint
+from skymount.server.download.selection import SelectedContent, index_of
+from skymount.server.http.clients import Kind
+from skymount.server.http.forms import parse_query
+from skymount.server.http.messages import Pieces, Request, Response, fields
 from skymount.server.http_error import HttpError
 from skymount.server.pages import directory
-from skymount.server.pages.content_hosts import ContentHosts, portal_url
-from skymount.server.pages.media import essence, is_inert, preview_kind
-from skymount.server.pages.rendering import SANDBOX, render_page
+from skymount.server.pages.isolation import (
+    SANDBOX,
+    ContentHosts,
+    essence,
+    is_inert,
+    is_isolated,
+    preview_kind,
+)
+from skymount.server.pages.rendering import portal_url, render_page
 from skymount.server.storage.stored_range import read_chunks
 from skymount.wire.metadata import Metadata, is_single
 
@@ -52,101 +44,88 @@ class ContentPages:
     download: DownloadEndpoint
     hosts: ContentHosts
 
-    async def get(self, request: Request, *, attachment: bool = False) -> Response:
-        """Answer GET and HEAD of a skylink or a path inside, or of a name."""
-        if takes_page(request):
-            response = await self._for_browser(request, attachment=attachment)
+    async def get(
+        self, request: Request, *, attachment: bool = False, may_move: bool = False
+    ) -> Response:
+        """Answer GET and HEAD of a skylink or a path inside, or of a name, which may lead to other
+        content later.
+        """
+        download = await self.download.load(request, attachment=attachment, may_move=may_move)
+        if request.asker.takes_page:
+            response = await self._for_browser(request, download)
         else:
-            response = await self._without_pages(request, attachment=attachment)
-        names = request.scope[REQUESTER].shown_by
-        if not request.scope[HOST].content:  # where Service Workers are refused
-            names += ("Service-Worker",)
-        _add(response, [("Vary", ", ".join(names))])
+            response = await self._without_pages(request, download)
+        response.vary += request.asker.requester.shown_by
+        if request.asker.content_host is None:  # where Service Workers are refused
+            response.vary += ("Service-Worker",)
         return response
 
-    async def _for_browser(self, request: Request, *, attachment: bool) -> Response:
-        opened = await self.download.load(request, attachment=attachment)
-        query, portal = opened.request.query, portal_url(request)
-        if not portal and _is_directory(opened):
-            page = await self._listing(request, opened, _base(request))
+    async def _for_browser(self, request: Request, download: Download) -> Response:
+        query, portal = download.query, portal_url(request)
+        if not portal and _is_directory(download):
+            page = await self._listing(request, download, _base(request))
             if page is not None:
                 return page
-        opened = await self.download.select(opened)
-        content = opened.content
+        content = await self.download.select(download)
         if content is not None and content.archive:
             if portal and not query.archive and not query.attachment:  # at a host of content
-                return _redirect(portal + quote(request.scope["path"], safe="/%+"))
-            return await self.download.serve(request, opened)
-        return await self._content(request, opened)
-
-    async def _without_pages(self, request: Request, *, attachment: bool) -> Response:
-        """Answer as the contract says; a browser has to sandbox what could run.
-
-        Whoever asks is told so, as a cache may give the answer to a browser.
-        """
-        opened = await self.download.load(request, attachment=attachment)
-        may_be_index = _may_be_index(request) and _is_directory(opened)
-        opened = await self.download.select(opened)
-        is_found = opened.content is not None and opened.content.status == 200
-        may_be_index = may_be_index and is_found
-        if may_be_index and request.scope[REQUESTER].kind in (Kind.PART, Kind.PROGRAM):
-            return await self._index(request, opened)
-        response = await self.download.serve(request, opened)
-        if may_be_index:
-            _add(response, _told_by(request))
-        if opened.content is None or not _is_isolated(request):
-            return response
-        if not is_inert(response.headers.get("content-type", "")):  # 304 has none
-            _add(response, SANDBOX)
-        return response
-
-    async def _content(self, request: Request, opened: OpenDownload) -> Response:
-        """Answer with content: at its own host, or sandboxed."""
-        if not _is_isolated(request):
-            return await self.download.serve(request, opened)
-        query, content = opened.request.query, opened.content
-        kind = (
-            ""
-            if content is None
-            else await read_content_type(opened.skyfile, content, self.download.guessed)
-        )
+                return _redirect(portal + quote(request.path, safe="/%+"))
+            return await self.download.respond(request, download, content)
+        if not is_isolated(request):
+            return await self.download.respond(request, download, content)
+        kind = "" if content is None else await self.download.kind(download, content)
         if not is_inert(kind) and not query.attachment:
             if target := self.hosts.url(request):
                 return _redirect(target)
             if essence(kind) == "application/pdf":  # browsers show none in a sandbox
-                query = replace(query, attachment=True)
-                opened = replace(opened, request=replace(opened.request, query=query))
-        response = await self.download.serve(request, opened)
-        _add(response, SANDBOX)
+                download = replace(download, query=replace(query, attachment=True))
+        return await self.download.respond(request, download, content, lambda kind: SANDBOX)
+
+    async def _without_pages(self, request: Request, download: Download) -> Response:
+        """Answer as the contract says; a browser has to sandbox what could run.
+
+        Whoever asks is told so, as a cache may give the answer to a browser.
+        """
+        may_be_index = _may_be_index(request) and _is_directory(download)
+        content = await self.download.select(download)
+        requester = request.asker.requester
+        may_be_index = may_be_index and content is not None and content.status == 200
+        if may_be_index and content and requester.kind in (Kind.PART, Kind.PROGRAM):
+            response = await self._index(request, download, content)
+        elif is_isolated(request):
+            response = await self.download.respond(request, download, content, _sandbox)
+        else:
+            response = await self.download.respond(request, download, content)
+        if may_be_index:
+            response.vary += requester.told_by
         return response
 
     async def view(self, request: Request) -> Response:
         """Answer with the listing of a directory, or the preview of a file."""
-        if not takes_page(request):
+        if not request.asker.takes_page:
             raise HttpError(404, "Not Found")
-        opened = await self.download.load(request)
-        query = replace(opened.request.query, archive="", range_header="")
-        opened = replace(opened, request=replace(opened.request, query=query))
-        base = f"{VIEW}/{request.path_params['link']}"
-        path = opened.request.path
-        metadata = opened.skyfile.metadata
+        download = await self.download.load(request)
+        query = replace(download.query, archive="", range_header="")
+        download = replace(download, query=query)
+        base = f"{VIEW}/{request.variables['link']}"
+        path, metadata = download.path, download.skyfile.metadata
         if not metadata.subfiles and path:
             raise HttpError(404, f"there is no /{path} in this skylink, which is a single file")
         if path in metadata.subfiles or (not path and is_single(metadata)):
-            return await self._preview(request, opened, base)
-        page = await self._listing(request, opened, base)
+            return await self._preview(request, download, base)
+        page = await self._listing(request, download, base)
         if page is None:
             raise HttpError(404, f"there is no /{path} in this skylink")
         return page
 
-    async def _listing(self, request: Request, opened: OpenDownload, base: str) -> Response | None:
+    async def _listing(self, request: Request, download: Download, base: str) -> Response | None:
         """Answer with the listing of a directory; None if there is none at the path."""
-        query = parse_query(request.scope["query_string"])
+        query = parse_query(request.query)
         search, sort = query.get("q", "")[:200].strip(), query.get("sort", "name")
         if sort.removeprefix("-") not in directory.SORTS:
             sort = "name"
-        path = opened.request.path.strip("/")
-        metadata = opened.skyfile.metadata
+        path = download.path.strip("/")
+        metadata = download.skyfile.metadata
 
         def make() -> tuple[directory.DirectoryPage, list[tuple[str, str]]] | None:
             found = directory.find_directory(metadata, path)
@@ -159,11 +138,11 @@ class ContentPages:
         if made is None:
             return None
         found, parents = made
-        skylink = opened.resolved.skylink
+        skylink = download.resolved.skylink
         return await render_page(
             request,
             "listing.html",
-            headers=opened.resolved.headers(),
+            headers=download.resolved.fields,
             found=found,
             search=search,
             sort=sort,
@@ -171,34 +150,34 @@ class ContentPages:
             parents=parents,
             name=metadata.filename,
             skylink=str(skylink),
-            site=f"/{opened.resolved.requested}/" if _is_site(metadata) else "",
+            site=f"/{download.resolved.requested}/" if _is_site(metadata) else "",
             base=base,
             view=f"{VIEW}/{skylink}",
             readable_type=directory.readable_type,
         )
 
-    async def _index(self, request: Request, opened: OpenDownload) -> Response:
+    async def _index(
+        self, request: Request, download: Download, content: SelectedContent
+    ) -> Response:
         """Answer with all names of a directory, as links to what they are; for programs."""
-        headers = self.download.headers(request, opened)
-        headers += [
+        known, vary = self.download.about(request, download, content)
+        known += fields(
             ("Content-Type", "text/html; charset=utf-8"),
             ("Content-Security-Policy", "sandbox; default-src 'none'"),
-            *_told_by(request),
-        ]
-        path = opened.request.path.strip("/")
-        find = partial(directory.find_directory, opened.skyfile.metadata, path)
+        )
+        path = download.path.strip("/")
+        find = partial(directory.find_directory, download.skyfile.metadata, path)
         found = await trio.to_thread.run_sync(find)
         if found is None:
             raise HttpError(404, f"there is no /{path} in this skylink")
-        return responses.StreamedResponse(200, headers, directory.index_chunks(found), None)
+        return Response(200, known, Pieces(directory.index_pieces(found)), vary=vary)
 
-    async def _preview(self, request: Request, opened: OpenDownload, base: str) -> Response:
-        opened = await self.download.select(opened)
-        content, skyfile = opened.content, opened.skyfile
+    async def _preview(self, request: Request, download: Download, base: str) -> Response:
+        content, skyfile = await self.download.select(download), download.skyfile
         if content is None:
             raise HttpError(404, "Not Found")
-        path, skylink = opened.request.path, opened.resolved.skylink
-        kind = await read_content_type(skyfile, content, self.download.guessed)
+        path, skylink = download.path, download.resolved.skylink
+        kind = await self.download.kind(download, content)
         shown, text = preview_kind(kind), ""
         if shown == "text":
             start = content.extents[0][0]
@@ -217,7 +196,7 @@ class ContentPages:
         return await render_page(
             request,
             "preview.html",
-            headers=opened.resolved.headers(),
+            headers=download.resolved.fields,
             frames=frame.removeprefix("//").partition("/")[0],
             name=content.name,
             path=path,
@@ -241,9 +220,9 @@ class ContentPages:
         )
 
 
-def _is_directory(opened: OpenDownload) -> bool:
+def _is_directory(download: Download) -> bool:
     """Whether a path is none of a file, and has no index page."""
-    metadata, path, query = opened.skyfile.metadata, opened.request.path, opened.request.query
+    metadata, path, query = download.skyfile.metadata, download.path, download.query
     if query.archive or query.attachment or path in metadata.subfiles:
         return False
     if not metadata.subfiles or (not path and is_single(metadata)):
@@ -253,22 +232,12 @@ def _is_directory(opened: OpenDownload) -> bool:
 
 def _may_be_index(request: Request) -> bool:
     """Whether a directory is a listing for programs that load what its links lead to."""
-    is_below_portal = not request.scope[HOST].content and bool(request.scope[HAS_PAGES])
-    return is_below_portal and str(request.scope["path"]).endswith("/")
+    asker = request.asker
+    return asker.content_host is None and asker.has_pages and request.path.endswith("/")
 
 
-def _told_by(request: Request) -> responses.HeaderList:
-    return [("Vary", ", ".join(request.scope[REQUESTER].told_by))]
-
-
-def _is_isolated(request: Request) -> bool:
-    """Whether content is under the portal's own host, and must not have its origin."""
-    host: RequestHost = request.scope[HOST]
-    return not host.content and bool(request.scope[IS_ISOLATED])
-
-
-def _add(response: Response, headers: responses.HeaderList) -> None:
-    response.raw_headers = [*response.raw_headers, *responses.encode_headers(headers)]
+def _sandbox(kind: str) -> bytes:
+    return b"" if is_inert(kind) else SANDBOX
 
 
 def _is_site(metadata: Metadata) -> bool:
@@ -282,11 +251,10 @@ def _is_site(metadata: Metadata) -> bool:
 
 def _base(request: Request) -> str:
     """Return the URL of the root directory of what a request is about."""
-    path = request.scope["path"]
-    if path.startswith("/hns/"):
-        return "/".join(path.split("/")[:3])
-    return f"/{request.path_params['link']}"
+    if request.path.startswith("/hns/"):
+        return "/".join(request.path.split("/")[:3])
+    return f"/{request.variables['link']}"
 
 
 def _redirect(target: str) -> Response:
-    return responses.BytesResponse(307, [("Location", target.encode("ascii", "replace"))])
+    return Response(307, fields(("Location", target.encode("ascii", "replace"))))

@@ -5,12 +5,10 @@ from typing import Any
 from urllib.parse import urlencode
 
 import trio
-from starlette.requests import Request
-from starlette.responses import Response
 
 from skymount.errors import MalformedError, StorageError
-from skymount.server.http.query_params import Params, parse_query
-from skymount.server.http.requester import takes_page
+from skymount.server.http.forms import Params, parse_query
+from skymount.server.http.messages import Request, Response
 from skymount.server.http_error import HttpError, refuse_malformed
 from skymount.server.pages.home import HomePage
 from skymount.server.pages.listing import page_number
@@ -80,12 +78,12 @@ class RegistryPage:
     zone: Names
 
     async def get(self, request: Request) -> Response:
-        if not takes_page(request):
+        if not request.asker.takes_page:
             raise HttpError(404, "Not Found")
         session = await self.home.sessions.find(request)
         if session is None:
             return await self.home.ask_password(request)
-        query = parse_query(request.scope["query_string"])
+        query = parse_query(request.query)
         shown = {"token": self.home.sessions.token(session), "signed_in": bool(session)}
         if key := query.get("key", "").strip():
             return await self._key(request, query, key, shown)

@@ -1,36 +1,32 @@
-"""Makes responses of templates, with the headers that keep pages safe; the importer of jinja2.
+"""Makes answers of templates, with the headers that keep pages safe; serves styles and scripts.
 
 jinja2 is imported, and a template compiled, when the first page is asked for: in a thread, as all
 rendering is.
 """
 
+import hashlib
 import html
 import time
 from functools import cache
+from http import HTTPStatus
 from importlib import resources
 from typing import Any
 from urllib.parse import quote
 
 import trio
-from starlette.requests import Request
-from starlette.responses import Response
 
-from skymount.server.http import responses
-from skymount.server.http.host_header import RequestHost
-from skymount.server.http.proxies import WrongHost
-from skymount.server.http.requester import ASSETS, HOST, PORTAL_URL, REQUESTER, WRONG_HOST
-from skymount.server.pages.assets import asset_url
-from skymount.server.pages.content_hosts import portal_url
+from skymount.server.http.clients import ASSETS, WrongHost
+from skymount.server.http.messages import (
+    IMMUTABLE,
+    TEXT_TYPE,
+    Request,
+    Response,
+    fields,
+    text_response,
+)
+from skymount.server.http_error import HttpError
+from skymount.wire import media_types
 from skymount.wording import visible
-
-SANDBOX: responses.HeaderList = [
-    (
-        "Content-Security-Policy",
-        "sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts",
-    ),
-    ("X-Content-Type-Options", "nosniff"),
-]
-"""For content under the portal's own host: its origin is then that of nothing else."""
 
 NAME_LIMIT = 255
 """Characters of a name that are shown; links have all of it."""
@@ -38,14 +34,14 @@ NAME_LIMIT = 255
 _MARK = '<span class="unseen">{}</span>'
 _UNITS = ("bytes", "KB", "MB", "GB", "TB", "PB", "EB")
 _LAST_TIME = 253402300799  # of the year 9999; files may have later ones
-_COMMON: responses.HeaderList = [
+_COMMON = fields(
     ("Content-Type", "text/html; charset=utf-8"),
     ("X-Content-Type-Options", "nosniff"),
     ("X-Frame-Options", "DENY"),
     ("Referrer-Policy", "same-origin"),
     ("Cross-Origin-Opener-Policy", "same-origin"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
-]
+)
 
 
 async def render_page(
@@ -53,25 +49,32 @@ async def render_page(
     template: str,
     *,
     status: int = 200,
-    headers: responses.HeaderList | None = None,
+    headers: bytes = b"",
     frames: str = "",
     **values: Any,
 ) -> Response:
-    """Answer with a page. `frames` is the authority whose pages it may have in a frame."""
+    """Answer with a page. `headers` are further ones, encoded; `frames` is the authority whose
+    pages it may have in a frame.
+    """
+    asker = request.asker
+    host, wrong = asker.host, asker.wrong_host
     portal = portal_url(request)
-    host: RequestHost | None = request.scope.get(HOST)
-    wrong: WrongHost | None = request.scope.get(WRONG_HOST)
     values |= {
         "wrong_host": wrong or (WrongHost(host.authority, "") if host else ""),
         "is_host_wrong": wrong is not None,
         "portal": portal,
         "asset": lambda name: portal + asset_url(name),
-        "at_portal": f" --portal {request.scope.get(PORTAL_URL, '')}",
+        "at_portal": f" --portal {asker.portal_url}",
     }
     body = await trio.to_thread.run_sync(_render, template, values)
-    policy = ("Content-Security-Policy", _policy(request, portal, frames))
-    negotiated = ("Vary", ", ".join(request.scope[REQUESTER].shown_by))
-    return responses.BytesResponse(status, [*(headers or []), *_COMMON, policy, negotiated], body)
+    policy = fields(("Content-Security-Policy", _policy(request, portal, frames)))
+    return Response(status, headers + _COMMON + policy, body, vary=asker.requester.shown_by)
+
+
+def portal_url(request: Request) -> str:
+    """Return the URL of the portal itself for a page at a host of content; else empty."""
+    host = request.asker.content_host
+    return f"//{host.authority}" if host is not None else ""
 
 
 def _render(template: str, values: dict[str, Any]) -> bytes:
@@ -130,7 +133,7 @@ def readable_time(seconds: float) -> str:
 
 
 def _policy(request: Request, portal: str, frames: str) -> str:
-    host: RequestHost | None = request.scope.get(HOST)
+    host = request.asker.host
     own = "'self'"
     if host is not None and "[" not in host.authority:  # a policy has no IPv6 addresses
         own = host.authority + ASSETS
@@ -148,3 +151,89 @@ def _policy(request: Request, portal: str, frames: str) -> str:
         "require-trusted-types-for 'script'",
     ]
     return "; ".join(rules)
+
+
+_TABLE = "mime.types"
+_TYPES = {
+    _TABLE: TEXT_TYPE,
+    "style.css": "text/css; charset=utf-8",
+    "script.js": "text/javascript; charset=utf-8",
+    **{f"{name}.svg": "image/svg+xml" for name in ("icon", "file", "folder", "locked", "up")},
+}
+
+
+@cache
+def _content(name: str) -> bytes:
+    if name == _TABLE:
+        return media_types.table_text().encode()
+    return (resources.files(__package__) / "static" / name).read_bytes()
+
+
+@cache
+def asset_url(name: str) -> str:
+    """Return the URL of an asset, another one after each change."""
+    return f"{ASSETS}{name}?{hashlib.sha256(_content(name)).hexdigest()[:12]}"
+
+
+async def get_asset(request: Request) -> Response:
+    """Answer with an asset, whose URL changes with it: browsers keep it."""
+    name = request.variables["name"]
+    if name not in _TYPES:
+        raise HttpError(404, "no such file")
+    content = await trio.to_thread.run_sync(_content, name)
+    known = fields(
+        ("Content-Type", _TYPES[name]),
+        ("X-Content-Type-Options", "nosniff"),
+        ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; sandbox"),
+    )
+    return Response(200, known, content, IMMUTABLE)
+
+
+async def get_robots(request: Request) -> Response:
+    """Ask programs that collect pages to stay away (RFC 9309)."""
+    return text_response(200, "User-agent: *\nDisallow: /\n")
+
+
+_EXPLAINED = {
+    400: ("This cannot be understood", "Check the address, or what you sent."),
+    401: ("The password is needed", "Sign in on the first page."),
+    403: ("This is not allowed", ""),
+    404: ("Not found", "Check the address. Perhaps the content is at another portal."),
+    405: ("This cannot be done here", ""),
+    408: ("The upload stopped", "No data came for too long. Upload it again."),
+    410: ("It is gone", "It was here, and is no more."),
+    412: ("It has changed", "Load the page again."),
+    413: ("This is too large", "Nothing was stored. Upload less at once, or raise --max-upload."),
+    416: ("There is no such part", "The content is shorter than what was asked for."),
+    421: ("This portal has another name", "Use its own address, or allow this name."),
+    429: ("Too many requests", "Wait a moment, then try again."),
+    500: ("The portal failed", "Its log says more."),
+    503: ("The portal is busy", "Wait a moment, then try again."),
+    507: ("The disk is full", "Nothing of the upload was kept. Make room, then upload it again."),
+}
+
+
+def title_of(status: int) -> str:
+    """Return what an error is called, for people."""
+    if status in _EXPLAINED:
+        return _EXPLAINED[status][0]
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "An error"
+
+
+async def error_page(request: Request, error: HttpError) -> Response:
+    """Answer with an error as a page."""
+    status, message = error.status, error.message
+    title, advice = title_of(status), _EXPLAINED.get(status, ("", ""))[1]
+    return await render_page(
+        request,
+        "error.html",
+        status=status,
+        headers=fields(*error.headers),
+        code=status,
+        title=title,
+        message="" if message.casefold() == title.casefold() else message,
+        advice=advice,
+    )

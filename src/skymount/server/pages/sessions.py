@@ -8,14 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Self
 
-from starlette.requests import Request
-
-from skymount.server.http.access_log import OWNER, note
-from skymount.server.http.basic_auth import parse_credentials
-from skymount.server.http.host_header import RequestHost
-from skymount.server.http.passwords import Passwords
-from skymount.server.http.proxies import WrongHost
-from skymount.server.http.requester import HOST
+from skymount.server.http.access_log import OWNER
+from skymount.server.http.clients import WrongHost
+from skymount.server.http.messages import Request
+from skymount.server.http.passwords import Passwords, parse_credentials
 from skymount.server.http_error import HttpError
 
 TOKEN_HEADER = "skymount-token"
@@ -80,12 +76,12 @@ class Sessions:
         if not self.passwords.is_set:
             return ""
         for session in self._current(request):
-            note(request.scope, user=OWNER)
+            request.visit.user = OWNER
             return session
         user, password = parse_credentials(request.headers.get("authorization", ""))
-        if not await self.passwords.check(_address(request), password, user):
+        if not await self.passwords.check(request.asker.address, password, user):
             return None
-        note(request.scope, user=user.decode("latin-1") or OWNER)
+        request.visit.user = user.decode("latin-1") or OWNER
         return ""
 
     def _current(self, request: Request) -> Iterator[str]:
@@ -102,9 +98,9 @@ class Sessions:
         """Return the Set-Cookie header of a new session, empty for a wrong password; HttpError 429
         for one of too many.
         """
-        if not await self.passwords.check(_address(request), password):
+        if not await self.passwords.check(request.asker.address, password):
             return ""
-        note(request.scope, user=OWNER)
+        request.visit.user = OWNER
         session = f"{int(time.time()) + _VALID}.{secrets.token_urlsafe(16)}"
         value = f"{session}.{self._sign('session', session)}"
         return _cookie(request, value, _VALID)
@@ -124,7 +120,7 @@ class Sessions:
         origin = request.headers.get("origin")
         if site not in ("same-origin", "none"):
             raise HttpError(403, _STALE)
-        own = _authority(request)
+        own = request.asker.host.authority if request.asker.host else ""
         if origin is not None and origin.partition("://")[2] != own:
             wrong = WrongHost(own, origin.partition("://")[2][:_SHOWN])
             raise HttpError(403, f"this is not from a page of this portal, or {wrong}")
@@ -138,19 +134,10 @@ class Sessions:
         return hmac.compare_digest(self._sign(purpose, text).encode(), signature.encode())
 
 
-def _address(request: Request) -> str:
-    return str(request.scope["client"][0])
-
-
-def _authority(request: Request) -> str:
-    host: RequestHost = request.scope[HOST]
-    return host.authority
-
-
 def _cookie_name(request: Request) -> str:
     """Return a name of the port's own: browsers send cookies to every port of a host."""
-    host: RequestHost = request.scope[HOST]
-    return f"skymount-{host.port or 'session'}"
+    host = request.asker.host
+    return f"skymount-{(host and host.port) or 'session'}"
 
 
 def _cookies(header: str, name: str) -> Iterator[str]:

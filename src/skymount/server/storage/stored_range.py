@@ -7,7 +7,7 @@ in a thread.
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,24 +123,32 @@ def read_range(stored: StoredRange) -> bytes:
 
 
 def read_chunks(
-    stored: StoredRange, parts: Iterable[tuple[int, int]] | None = None
-) -> Generator[bytes]:
-    """Yield a range, or only these parts, (offset, length), in chunks; StorageError, OSError."""
+    stored: StoredRange,
+    parts: Iterable[tuple[int, int]] | None = None,
+    size: int = STREAM_CHUNK_SIZE,
+) -> Generator[bytes, int | None]:
+    """Yield a range, or only these parts, (offset, length), in chunks of at most `size` bytes, or
+    of what is sent; StorageError, OSError.
+    """
     with closing(stored.source.open()) as opened:
         for start, length in ((0, stored.length),) if parts is None else parts:
-            yield from read_open(opened, stored, start, length)
+            size = yield from read_open(opened, stored, start, length, size)
 
 
-def read_open(opened: OpenBytes, stored: StoredRange, start: int, length: int) -> Iterator[bytes]:
-    """Yield a part of a range that is open already, in chunks; errors as `read_chunks`."""
+def read_open(
+    opened: OpenBytes, stored: StoredRange, start: int, length: int, size: int = STREAM_CHUNK_SIZE
+) -> Generator[bytes, int | None, int]:
+    """Yield a part of a range that is open already, as `read_chunks` does; return the size."""
     offset, end = stored.offset + start, stored.offset + start + length
     if end >= INTEGER_LIMIT:
         raise StorageError(f"stored {stored.source.name} is damaged: it cannot be that long")
     if isinstance(opened, Announced):
         opened.announce(offset, end - offset)
     while offset < end:
-        data = opened.read(offset, min(STREAM_CHUNK_SIZE, end - offset))
+        data = opened.read(offset, min(size, end - offset))
         if not data:
             raise StorageError(f"stored {stored.source.name} is damaged: shorter than recorded")
-        yield data if stored.decrypt is None else stored.decrypt(data, offset)
         offset += len(data)
+        whole = data if stored.decrypt is None else stored.decrypt(data, offset - len(data))
+        size = (yield whole) or size
+    return size

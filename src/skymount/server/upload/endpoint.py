@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from functools import partial
 
 import trio
-from starlette.requests import Request
-from starlette.responses import Response
 
 from skymount.errors import MalformedError
 from skymount.server.config import PortalConfig
-from skymount.server.http import responses
-from skymount.server.http.multipart_reader import FormReader
-from skymount.server.http.query_params import parse_query
-from skymount.server.http.request_body import stream_body
+from skymount.server.http.forms import FormReader, parse_query
+from skymount.server.http.messages import (
+    Request,
+    Response,
+    json_response,
+    skylink_fields,
+    stream_body,
+)
 from skymount.server.http_error import HttpError, refuse_malformed
 from skymount.server.storage.catalogue_rows import NewSkyfile
 from skymount.server.storage.disk_errors import DiskFullError
@@ -53,12 +55,12 @@ class UploadEndpoint:
     """Called with each skyfile that was stored."""
 
     async def post(self, request: Request) -> Response:
-        content_type = dict(request.scope["headers"]).get(b"content-type", b"").strip()
+        content_type = request.headers.get("content-type", "").encode("latin-1")
         if not content_type:
             raise HttpError(400, "failed parsing 'Content-Type' header")
         with refuse_malformed(400, _FAILED):
             query = UploadQuery.parse(
-                parse_query(request.scope["query_string"]),
+                parse_query(request.query),
                 content_type=content_type,
                 force_disabled=any(
                     request.headers.get(dialect.disable_force_header, "").lower() == "true"
@@ -66,9 +68,8 @@ class UploadEndpoint:
                 ),
             )
             skylink = await self.receive(request, query, content_type, PartList(self.config))
-        return responses.json_body(
-            UploadResult(skylink).encode(), headers=responses.skylink_headers(skylink)
-        )
+        body, more = UploadResult(skylink).encode(), skylink_fields(skylink)
+        return json_response(body, more=more, skylink=str(skylink))
 
     async def receive(
         self, request: Request, query: UploadQuery, content_type: bytes, parts: PartList
@@ -96,9 +97,9 @@ class UploadEndpoint:
         form = FormReader(content_type, parts, agent) if query.is_form else None
         body = stream_body(request, config.max_upload, config.body_timeout, failed=_FAILED)
         keep, key = not query.dryrun, await self._key(query)
-        stated = request.headers.get("content-length", "")
-        if keep and stated.isdecimal() and int(stated) <= config.max_upload:
-            room.need(int(stated), is_encrypted=query.is_encrypted)
+        stated = int(request.headers.get("content-length", "0"))
+        if keep and 0 < stated <= config.max_upload:
+            room.need(stated, is_encrypted=query.is_encrypted)
         async with open_sector_writer(self.store, self.limits, keep=keep, key=key) as writer:
             async for data in body:
                 if keep:

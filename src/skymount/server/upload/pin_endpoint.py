@@ -5,10 +5,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import trio
-from starlette.requests import Request
-from starlette.responses import Response
 
-from skymount.server.http import responses
+from skymount.server.http.messages import Request, Response
 from skymount.server.http_error import HttpError
 from skymount.server.resolver import SkylinkResolver
 from skymount.server.storage.catalogue_reading import describe_metadata
@@ -45,7 +43,7 @@ class PinEndpoint:
     _threads: trio.CapacityLimiter = field(default_factory=_limiter)
 
     async def post(self, request: Request) -> Response:
-        resolved = await self.resolver.resolve(request.path_params["link"])
+        resolved = await self.resolver.resolve(request.variables["link"])
         skylink = resolved.skylink
         is_here = await self.retention.pin(skylink)
         if not is_here and self.has_upstream:
@@ -53,7 +51,7 @@ class PinEndpoint:
             is_here = await self.retention.pin(skylink)
         if not is_here:
             raise HttpError(404, "failed to fetch skylink: root not found")
-        return responses.BytesResponse(204, resolved.headers())
+        return Response(204, resolved.fields, skylink=str(skylink))
 
     async def _bring(self, skylink: Skylink) -> None:
         """Store a skyfile of upstream here; HttpError."""

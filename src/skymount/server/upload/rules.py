@@ -8,7 +8,7 @@ import msgspec
 
 from skymount.errors import MalformedError
 from skymount.server.config import PortalConfig
-from skymount.server.http.query_params import Params, boolean, number
+from skymount.server.http.forms import Params, boolean, number
 from skymount.server.http_error import HttpError, refuse_malformed
 from skymount.server.storage.catalogue_reading import count_files
 from skymount.wire.http.multipart import PartHeader

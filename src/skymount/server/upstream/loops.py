@@ -9,8 +9,9 @@ import secrets
 from collections.abc import Callable
 
 from cachetools import LRUCache
-from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+
+from skymount.server.http.connection import Portal
+from skymount.server.http.messages import Request, Response
 
 HEADER = "Skymount-Downstream"
 
@@ -49,20 +50,20 @@ def _is_identity(text: str) -> bool:
     return len(text) == _IDENTITY and text.isascii() and text.isalnum()
 
 
-class LoopMiddleware:
-    """ASGI middleware that has requests which this portal has caused itself answered by `stored`,
-    which asks no upstream.
+class LoopBreaker:
+    """Has requests that this portal has caused itself answered by `stored`, which asks no
+    upstream.
     """
 
-    def __init__(self, app: ASGIApp, stored: ASGIApp, loops: Loops) -> None:
+    def __init__(self, app: Portal, stored: Portal, loops: Loops) -> None:
         self._app = app
         self._stored = stored
         self._loops = loops
+        self.failed, self.varies = app.failed, app.varies
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(self, request: Request) -> Response:
         app = self._app
-        if scope["type"] == "http":
-            for text in Headers(scope=scope).getlist(HEADER):
-                if self._loops.note(text):
-                    app = self._stored
-        await app(scope, receive, send)
+        for text in request.headers.getlist(HEADER.lower()):
+            if self._loops.note(text):
+                app = self._stored
+        return await app.answer(request)

@@ -1,9 +1,10 @@
-"""Ranges, and the condition on them (RFC 9110, 13.1.5 and 14). HEAD is treated like GET."""
+"""Conditions and ranges of requests for content (RFC 9110, 13 and 14). HEAD is treated like GET."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from skymount.errors import MalformedError
+from skymount.server.http.parsing import Headers
 from skymount.server.http_error import HttpError
 from skymount.wire.http.byte_range import ByteRange, parse_range
 
@@ -11,8 +12,8 @@ BodySegment = bytes | ByteRange  # literal bytes, or a range of the content
 
 
 @dataclass(frozen=True, slots=True)
-class ResponsePlan:
-    """Status, headers and body of a response with content."""
+class Selection:
+    """The status, headers and body of an answer with content."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
@@ -23,9 +24,9 @@ class ResponsePlan:
         return sum(map(len, self.segments))
 
 
-def plan_response(
+def select_ranges(
     headers: Mapping[str, str], range_header: str, etag: str, content_type: str, size: int
-) -> ResponsePlan:
+) -> Selection:
     """Decide which ranges of `size` bytes of content are sent; HttpError 416 for a bad range."""
     if_range = headers.get("if-range")
     if not range_header or not size or (if_range is not None and if_range.strip() != etag):
@@ -43,20 +44,20 @@ def plan_response(
             ("Content-Type", content_type),
             ("Content-Range", ranges[0].content_range(size)),
         )
-        return ResponsePlan(206, range_headers, tuple(ranges))
+        return Selection(206, range_headers, tuple(ranges))
     return _multipart(ranges, etag, content_type, size)
 
 
-def _full(content_type: str, size: int) -> ResponsePlan:
+def _full(content_type: str, size: int) -> Selection:
     whole = (ByteRange(0, size),) if size else ()
-    return ResponsePlan(200, (("Content-Type", content_type),), whole)
+    return Selection(200, (("Content-Type", content_type),), whole)
 
 
 def _unsatisfiable(message: str, size: int) -> HttpError:
     return HttpError(416, message, (("Content-Range", f"bytes */{size}"),))
 
 
-def _multipart(ranges: list[ByteRange], etag: str, content_type: str, size: int) -> ResponsePlan:
+def _multipart(ranges: list[ByteRange], etag: str, content_type: str, size: int) -> Selection:
     """Answer several ranges. The boundary is from the ETag, a hash that content cannot contain."""
     boundary = etag.strip('"')[:32]
     segments: list[BodySegment] = []
@@ -70,4 +71,22 @@ def _multipart(ranges: list[ByteRange], etag: str, content_type: str, size: int)
         delimiter = f"\r\n--{boundary}"
     segments.append(f"\r\n--{boundary}--\r\n".encode())
     multipart_type = f"multipart/byteranges; boundary={boundary}"
-    return ResponsePlan(206, (("Content-Type", multipart_type),), tuple(segments))
+    return Selection(206, (("Content-Type", multipart_type),), tuple(segments))
+
+
+def is_unchanged(headers: Headers, tag: str) -> bool:
+    """Whether the client has the content already (304); HttpError 412 when If-Match fails.
+
+    Nothing here has a time of change, so conditions by time are ignored (RFC 9110 13.1.3, 13.1.4).
+    """
+    if "if-match" not in headers and "if-none-match" not in headers:
+        return False
+    wanted, known = (", ".join(headers.getlist(name)) for name in ("if-match", "if-none-match"))
+    if wanted and not _matches(wanted, tag):
+        raise HttpError(412, "the content does not match the If-Match header")
+    return _matches(known.replace("W/", ""), tag)  # weak comparison
+
+
+def _matches(header: str, tag: str) -> bool:
+    """Whether a list of entity tags has this one, by strong comparison."""
+    return header.strip() == "*" or tag in (each.strip() for each in header.split(","))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from skymount.server.http.query_params import (
+from skymount.server.http.forms import (
     Params,
     boolean,
     check_timeout,
@@ -92,17 +92,6 @@ class SelectedContent:
         return sum(length for _, length in self.extents)
 
 
-@dataclass(frozen=True, slots=True)
-class DownloadRequest:
-    """The path of a download, and its parameters."""
-
-    path: str
-    """Without a leading slash; empty for the skylink itself."""
-    query: DownloadQuery
-    may_redirect: bool
-    """Whether the URL has no slash at its end and the download is no attachment."""
-
-
 def path_with_plus(metadata: Metadata, raw: str) -> str:
     """Decode the path of a URL. ``+`` is a space only where nothing has the name with a plus, and
     something has the one with a space (docs/wire.md 4.1).
@@ -115,14 +104,15 @@ def path_with_plus(metadata: Metadata, raw: str) -> str:
 
 
 def select_content(
-    skyfile: ParsedSkyfile, download: DownloadRequest, header_limit: int
+    skyfile: ParsedSkyfile, path: str, archive: str, header_limit: int, *, may_redirect: bool
 ) -> SelectedContent | None:
-    """Decide what a path serves; None: the client is redirected to it with a slash at its end.
+    """Decide what a path, without a leading slash, serves in a format; None: the client is
+    redirected to it with a slash at its end, where that may be.
 
     HttpError 404 or 400, unless the skyfile has an error page for that status.
     """
     try:
-        return _select(skyfile, download, header_limit)
+        return _select(skyfile, path, archive, header_limit, may_redirect=may_redirect)
     except HttpError as error:
         page = skyfile.metadata.errorpages.get(str(error.status), "").removeprefix("/")
         found = skyfile.metadata.subfiles.get(page)
@@ -132,22 +122,22 @@ def select_content(
 
 
 def _select(
-    skyfile: ParsedSkyfile, download: DownloadRequest, header_limit: int
+    skyfile: ParsedSkyfile, path: str, archive: str, header_limit: int, *, may_redirect: bool
 ) -> SelectedContent | None:
-    metadata, path = skyfile.metadata, download.path
-    index = "" if download.query.archive else index_of(metadata, path)
-    if index and download.may_redirect and _wants_slash(metadata, path, index):
+    metadata = skyfile.metadata
+    index = "" if archive else index_of(metadata, path)
+    if index and may_redirect and _wants_slash(metadata, path, index):
         return None
     if index and not path:
         return _file(_last(metadata.filename), metadata.subfiles[index], skyfile.header)
     if not path:
-        return _whole(skyfile, download.query.archive)
+        return _whole(skyfile, archive)
     selected = select(metadata, index or path)
     if not selected:
         raise HttpError(404, f"failed to download contents for path: /{path}")
     raw = encode_metadata(subpath_metadata(index or path, selected))
     header = raw if fits_header(raw, header_limit) else None
-    return _selected(_last(index or path), selected, download.query.archive, header)
+    return _selected(_last(index or path), selected, archive, header)
 
 
 def index_of(metadata: Metadata, path: str) -> str:

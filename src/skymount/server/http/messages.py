@@ -1,0 +1,278 @@
+"""Requests and answers, as endpoints see them: `async def endpoint(request) -> Response`.
+
+An endpoint decides status, headers, what caches may do, and the body; `connection` writes it.
+"""
+
+import os
+import re
+import time
+from collections.abc import AsyncIterator, Generator
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from functools import lru_cache
+from http import HTTPStatus
+from pathlib import Path
+from typing import Protocol
+
+import trio
+
+from skymount.errors import StorageError
+from skymount.server.http.access_log import Visit
+from skymount.server.http.clients import Asker, is_page_path
+from skymount.server.http.parsing import Headers
+from skymount.server.http_error import HttpError
+from skymount.wire.dialect import PRESETS
+from skymount.wire.http.responses import encode_error
+from skymount.wire.skylink import Skylink
+from skymount.wording import readable_size
+
+JSON_TYPE = "application/json; charset=utf-8"
+TEXT_TYPE = "text/plain; charset=utf-8"
+
+NOT_STORED = "no-store"
+"""What caches may do with an answer, unless its endpoint says otherwise; always for errors."""
+IMMUTABLE = "public, max-age=31536000, immutable"
+"""For what a v1 skylink or a Merkle root names, which no password protects."""
+REVALIDATED = "no-cache"
+"""For what a registry entry or a name leads to now: kept, but asked about at each use."""
+
+BODILESS = frozenset({204, 304})
+"""The statuses of answers without a body, and without its length (RFC 9110 8.6)."""
+
+FIRST_PIECE = 64 << 10
+"""Bytes of a piece of a body that is made in any case; of a body that is sent with its head."""
+
+_FIRST_ERROR = 400
+_UNSAFE = re.compile(rb"[\r\n\0]")
+_REMEMBERED = 1024  # encoded headers of a kind
+
+
+class ClientGoneError(Exception):
+    """The client has closed its connection: nobody waits for the answer."""
+
+
+class RequestBody(Protocol):
+    """The body of a request, as it arrives."""
+
+    async def receive(self) -> bytes:
+        """Return the next bytes, empty at the end; ClientGoneError, HttpError 400."""
+
+
+@dataclass(slots=True)
+class Request:
+    """One request. What is not in its head is set on its way to its endpoint."""
+
+    method: str
+    path: str
+    """Still percent-encoded; with what the host selects before it."""
+    query: str
+    version: str
+    headers: Headers
+    body: RequestBody
+    peer: str
+    """The IP address of the other end of the connection, or `UNIX`."""
+    reached: str
+    """The address that the client has connected to, as a Host header gives it."""
+    visit: Visit
+    asker: Asker = field(init=False)
+    added: bytes = b""
+    """The headers of its answer that access rules add, encoded."""
+    variables: dict[str, str] = field(default_factory=dict)
+    """What stands in the path in place of the variables of its route."""
+
+    @property
+    def wants_page(self) -> bool:
+        """Whether an answer, be it an error, is to be a page."""
+        is_shown = self.method in ("GET", "HEAD") or is_page_path(self.path)
+        return is_shown and self.asker.takes_page
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """A body that is a part of a file: it goes from there to the socket."""
+
+    path: Path
+    offset: int
+    length: int
+
+    def open(self) -> tuple[int, bytes]:
+        """Return the file's descriptor, and a small body; StorageError, OSError. Blocks."""
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if os.fstat(descriptor).st_size < self.offset + self.length:
+                name = f"{self.path.parent.name}/{self.path.name}"
+                raise StorageError(f"stored {name} is damaged: shorter than recorded")
+            if self.length > FIRST_PIECE:
+                return descriptor, b""
+            return descriptor, os.pread(descriptor, self.length, self.offset)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """A body that is made while it is sent, in threads."""
+
+    made: Generator[bytes, int | None]
+    """Its first piece has at most about `FIRST_PIECE`; then it is sent how many bytes a piece may
+    have.
+    """
+    length: int | None = None
+    """None if only its end tells."""
+
+
+@dataclass(slots=True)
+class Response:
+    """An answer, without the headers that every answer has."""
+
+    status: int
+    fields: bytes = b""
+    """Encoded headers, as `fields` makes them."""
+    body: bytes | FileRange | Pieces = b""
+    cache: str = NOT_STORED
+    vary: tuple[str, ...] = ()
+    """The request headers that the answer depends on, besides those that access depends on."""
+    skylink: str = ""
+    """What it is about, for the access log."""
+
+    @property
+    def length(self) -> int | None:
+        body = self.body
+        return len(body) if isinstance(body, bytes) else body.length
+
+
+def fields(*pairs: tuple[str, str | bytes]) -> bytes:
+    """Encode headers. What would end a line becomes a space."""
+    lines = list[bytes]()
+    for name, value in pairs:
+        encoded = value if isinstance(value, bytes) else value.encode()
+        if _UNSAFE.search(encoded):
+            encoded = _UNSAFE.sub(b" ", encoded)
+        lines.append(b"%s: %s\r\n" % (name.encode(), encoded))
+    return b"".join(lines)
+
+
+def cache_control(*, may_move: bool, is_decrypted: bool = False) -> str:
+    """Return what caches may do with content. Decrypted content is locked again when its skykey
+    is deleted, so no cache may have it.
+    """
+    if is_decrypted:
+        return NOT_STORED
+    return REVALIDATED if may_move else IMMUTABLE
+
+
+@lru_cache(_REMEMBERED)
+def skylink_fields(skylink: Skylink) -> bytes:
+    """Name the v1 skylink of what is served or was stored."""
+    return fields(*((dialect.skylink_header, str(skylink)) for dialect in PRESETS.values()))
+
+
+def json_response(
+    body: bytes, *, status: int = 200, more: bytes = b"", skylink: str = ""
+) -> Response:
+    """Answer with JSON that is encoded already; `more` are further headers, encoded."""
+    return Response(status, more + _JSON_FIELDS, body, skylink=skylink)
+
+
+def text_response(status: int, text: str, *, vary: tuple[str, ...] = ()) -> Response:
+    """Answer with a line of text."""
+    return Response(status, _TEXT_FIELDS, text.encode(), vary=vary)
+
+
+def error_response(failure: HttpError, more: bytes = b"") -> Response:
+    """Answer with an error (docs/wire.md 4.6)."""
+    if failure.plain_text:
+        return text_response(failure.status, failure.message)
+    more += fields(*failure.headers)
+    return json_response(encode_error(failure.message), status=failure.status, more=more)
+
+
+async def read_body(request: Request, limit: int, timeout: float) -> bytes:
+    """Return the whole body, which may take `timeout` seconds; errors as of `stream_body`."""
+    with trio.move_on_after(timeout):
+        return b"".join([data async for data in stream_body(request, limit, timeout)])
+    raise HttpError(408, "the body did not come in time")
+
+
+async def stream_body(
+    request: Request, limit: int, pause: float, *, failed: str = ""
+) -> AsyncIterator[bytes]:
+    """Yield the body as it arrives, at most `limit` bytes, with pauses of at most `pause` seconds.
+
+    HttpError 413 over the limit, at once if Content-Length says so, and 408 after a longer pause;
+    their messages begin with `failed`. ClientGoneError when the client goes away.
+    """
+    too_large = HttpError(413, f"{failed}the body is over the limit of {readable_size(limit)}")
+    if int(request.headers.get("content-length", "0")) > limit:
+        raise too_large
+    size = 0
+    while True:
+        try:
+            with trio.fail_after(pause):
+                data = await request.body.receive()
+        except trio.TooSlowError:
+            raise HttpError(408, f"{failed}the body did not come in time") from None
+        if not data:
+            return
+        size += len(data)
+        if size > limit:
+            raise too_large
+        yield data
+
+
+def encode_head(
+    response: Response,
+    version: str = "1.1",
+    added: bytes = b"",
+    varies: tuple[str, ...] = (),
+    *,
+    closes: bool,
+) -> bytes:
+    """Return all that stands before the body of an answer to a request of a version of HTTP.
+
+    `added` are the headers that access rules add, `varies` the request headers that these depend
+    on. `closes` says whether the connection ends with the answer.
+    """
+    status, length = response.status, response.length
+    lines = [_status_line(status), response.fields, added, _date(int(time.time()))]
+    lines.append(_cache_line(response.cache if status < _FIRST_ERROR else NOT_STORED))
+    if names := varies + response.vary:
+        lines.append(_vary_line(names))
+    if status not in BODILESS:
+        if length is not None:
+            lines.append(b"Content-Length: %d\r\n" % length)
+        elif version == "1.1":
+            lines.append(b"Transfer-Encoding: chunked\r\n")
+    if closes:
+        lines.append(b"Connection: close\r\n")
+    lines.append(b"\r\n")
+    return b"".join(lines)
+
+
+@lru_cache(_REMEMBERED)
+def _status_line(status: int) -> bytes:
+    try:
+        phrase = HTTPStatus(status).phrase
+    except ValueError:
+        phrase = ""
+    return f"HTTP/1.1 {status} {phrase}\r\n".encode()
+
+
+@lru_cache(1)
+def _date(second: int) -> bytes:
+    return f"Date: {formatdate(second, usegmt=True)}\r\n".encode()
+
+
+@lru_cache(_REMEMBERED)
+def _cache_line(control: str) -> bytes:
+    return fields(("Cache-Control", control))
+
+
+@lru_cache(_REMEMBERED)
+def _vary_line(names: tuple[str, ...]) -> bytes:
+    return fields(("Vary", ", ".join(sorted(set(names)))))
+
+
+_JSON_FIELDS = fields(("Content-Type", JSON_TYPE))
+_TEXT_FIELDS = fields(("Content-Type", TEXT_TYPE))
