@@ -11,7 +11,10 @@ Smaller ones come from the heap, which is faster.
 
 _TRIM_FROM = 4 << 20  # bytes free at the end of the heap before they go back to the system
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
+_ARENAS = 2  # heaps of all threads, each of which takes 64 MiB of addresses
+_STACK = 1 << 20  # bytes of a thread's stack
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of <malloc.h>
 
 
 def give_own_pages() -> bool:
@@ -24,6 +27,17 @@ def give_own_pages() -> bool:
     return bool(
         mallopt(_M_MMAP_THRESHOLD, OWN_PAGES_FROM) and mallopt(_M_TRIM_THRESHOLD, _TRIM_FROM)
     )
+
+
+def limit_addresses() -> None:
+    """Let the threads of this process take few addresses, as where RLIMIT_AS is small."""
+    import ctypes
+    import threading
+
+    threading.stack_size(_STACK)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, _ARENAS)
 
 
 def return_free_memory() -> None:

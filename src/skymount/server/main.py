@@ -15,6 +15,7 @@ import trio
 
 from skymount import process_hardening
 from skymount.errors import SkymountError
+from skymount.large_buffers import give_own_pages, limit_addresses
 from skymount.server.config import PortalConfig
 from skymount.server.endpoints.monitoring import shared_counts
 from skymount.server.http_server import listen, serve
@@ -42,6 +43,8 @@ def run(
     `listener` is a socket to accept connections from, in place of one at the address of `config`.
     """
     process_hardening.harden_service()
+    limit_addresses()
+    give_own_pages()
     if config.has_log_file:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until that is open
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)

@@ -1,6 +1,7 @@
 """Resolves the skylink of a URL to the v1 skylink of content (docs/wire.md 1.4)."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from skymount.server.http.messages import fields, skylink_fields
 from skymount.server.http_error import HttpError, refuse_malformed
@@ -10,6 +11,7 @@ from skymount.wire.registry_entry import SignedEntry, linked_skylink
 from skymount.wire.registry_proof import HOPS, encode_proof
 from skymount.wire.skylink import Skylink
 
+_PARSED = 4096  # skylinks of URLs that are remembered
 _FAILED = "failed to resolve skylink: "
 
 
@@ -32,6 +34,9 @@ class ResolvedSkylink:
             *((each.requested_skylink_header, str(self.requested)) for each in PRESETS.values()),
             *((each.proof_header, proof) for each in PRESETS.values()),
         )
+
+
+_parse = lru_cache(_PARSED)(Skylink)
 
 
 def _next_skylink(signed: SignedEntry) -> Skylink:
@@ -57,7 +62,7 @@ class SkylinkResolver:
     async def resolve(self, link: str) -> ResolvedSkylink:
         """Parse the skylink of a URL and follow it; HttpError 400, 404 or 500."""
         with refuse_malformed(400, "error parsing skylink: "):
-            requested = Skylink(link)
+            requested = _parse(link)
         skylink, entries = requested, list[SignedEntry]()
         while skylink.version == 2:
             if len(entries) == HOPS:

@@ -40,8 +40,8 @@ def archive_pieces(
             waiting.append(data)
             size += len(data)
             if size >= wanted:
-                wanted = (yield b"".join(waiting)) or wanted
-                waiting, size = [], 0
+                piece, waiting, size = b"".join(waiting), [], 0
+                wanted = (yield piece) or wanted
         yield b"".join(waiting)
 
 

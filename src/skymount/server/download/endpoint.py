@@ -255,19 +255,22 @@ async def _told_by_start(
     size: int,
     decide: Callable[[bytes], _T],
 ) -> _T:
-    """Return what the first bytes tell, which is remembered if they have to be read from disk."""
-    payload = skyfile.stored.payload
-    start = payload_ranges(content.extents, ByteRange(0, min(content.size, size)))
-    if payload.is_in_memory:
-        return decide(b"".join(read_chunks(payload, start)))
+    """Return what the first bytes tell, which is remembered."""
     key = (skyfile.stored.skylink, content.extents[0])
     is_one = len(content.extents) == 1
     if is_one and key in told:
         return told[key]
-    found = decide(await trio.to_thread.run_sync(lambda: b"".join(read_chunks(payload, start))))
+    payload = skyfile.stored.payload
+    start = payload_ranges(content.extents, ByteRange(0, min(content.size, size)))
+    read = partial(_joined, payload, start)
+    found = decide(read() if payload.is_in_memory else await trio.to_thread.run_sync(read))
     if is_one:
         told[key] = found
     return found
+
+
+def _joined(payload: StoredRange, parts: Iterable[tuple[int, int]]) -> bytes:
+    return b"".join(read_chunks(payload, parts))
 
 
 def _body(

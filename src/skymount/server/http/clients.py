@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import lru_cache
 from typing import Self
 
 from skymount.errors import MalformedError
@@ -110,6 +111,7 @@ def is_page_path(path: str) -> bool:
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
+_PEERS = 1024  # whose addresses are remembered
 _HOPS = 20  # addresses of `X-Forwarded-For` that are looked at, from its end
 
 
@@ -151,7 +153,7 @@ class TrustedProxies:
         Of several values the last one counts, which the proxy itself added; of addresses the last
         one that is no trusted proxy.
         """
-        found = _parse(peer)
+        found = _parse_peer(peer)
         peer = str(found or peer)
         if not (self.at_unix_socket if peer == UNIX else self._trusts(found)):
             return Client(peer, scheme)
@@ -253,6 +255,9 @@ def _parse(text: str) -> _Address | None:
         return None
     mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
     return mapped or found
+
+
+_parse_peer = lru_cache(_PEERS)(_parse)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ class UploadEndpoint:
                 parse_query(request.query),
                 content_type=content_type,
                 force_disabled=any(
-                    request.headers.get(dialect.disable_force_header, "").lower() == "true"
+                    request.headers.get(dialect.disable_force_header.lower(), "").lower() == "true"
                     for dialect in PRESETS.values()
                 ),
             )
