@@ -495,6 +495,20 @@ def test_blocks_that_cannot_be_removed(
     assert caplog.text.count("not cached on disk, tried again each minute: there is no room") == 1
 
 
+def test_blocks_that_cannot_be_listed(
+    store: BlockStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """K4: nothing is stored for a while, and the log says why."""
+
+    def refuse(path: str) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    store.make_room()
+    assert not store.put(key(), b"x")
+    assert "tried again each minute: Input/output error" in caplog.text
+
+
 # --- all of it ------------------------------------------------------------------
 
 
