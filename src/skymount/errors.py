@@ -4,6 +4,9 @@ Exceptions of other libraries are translated once, in the module that imports th
 ``fs.fuse`` maps these to errno values, ``cli`` maps them to exit codes.
 """
 
+import copy
+from typing import Self
+
 
 class SkymountError(Exception):
     """The base class of all exceptions of skymount."""
@@ -85,6 +88,12 @@ class PortalError(SkymountError):
         self.unreached: float | None = None
         self.is_unsent = False
         self.retry_after: float | None = None
+
+    def explained(self, *, before: str = "", after: str = "") -> Self:
+        """Return the same error with more words around its message."""
+        found = copy.copy(self)
+        found.message = f"{before}{self.message.rstrip('.') if after else self.message}{after}"
+        return found
 
     def __str__(self) -> str:
         is_named = self.unreached is not None  # the message has the address already

@@ -28,13 +28,6 @@ from tests.server.raw_connection import (
 _UPGRADE = b"GET /svc/stats HTTP/1.1\r\nHost: localhost\r\nConnection: close, upgrade\r\nUpgrade: "
 
 
-_HTTP2 = (  # preface, settings, and a GET whose path is not ASCII
-    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-    b"\0\0\0\4\0\0\0\0\0"
-    b"\0\0\x11\1\5\0\0\0\1\x82\x86\4\2/\xc3\1\x09localhost"
-)
-
-
 def test_content_survives_kill_9(tmp_path: Path) -> None:
     """What was acknowledged is there, what was under way is not, and nothing is left of it."""
     with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
@@ -54,32 +47,6 @@ def test_content_survives_kill_9(tmp_path: Path) -> None:
 
 
 """Kills a portal before it touches a file of its store, for the n-th time since an upload began."""
-
-
-@pytest.mark.parametrize(
-    "request_bytes",
-    [
-        b"\x00\x01\x02\r\n\r\n",
-        b"GET / HTTP/9.9\r\n\r\n",
-        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"A: b\r\n" * 30_000 + b"\r\n",
-        b"POST /svc/skyfile HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
-        b"GET /\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        _HTTP2,
-    ],
-)
-def test_garbage_is_answered_or_cut_off(
-    client: Client, portal: PortalProcess, request_bytes: bytes
-) -> None:
-    """With a 4xx or a closed connection, and the portal goes on."""
-    with connect(portal.url) as connection:
-        try:
-            connection.sendall(request_bytes)
-            answer = connection.recv(4096)
-        except ConnectionError:
-            answer = b""
-    assert not answer or answer.startswith(b"HTTP/1.1 4")
-    assert client.get("/").status_code == 200
 
 
 @pytest.mark.parametrize(

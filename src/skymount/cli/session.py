@@ -116,9 +116,8 @@ class WriteSession:
             pending = {(each.public_key, each.tweak) for each in self.ledger.pending()}
             if (entry.public_key, entry.tweak) not in pending:
                 raise
-            text = "; it is kept, see `skymount registry pending`"
-            error.message = error.message.rstrip(".") + text
-            raise
+            kept = "; it is kept, see `skymount registry pending`"
+            raise error.explained(after=kept) from error
 
 
 def run_with_client(

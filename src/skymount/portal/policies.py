@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Self
 
-from skymount.errors import MalformedError
+from skymount.errors import MalformedError, PortalError
 
 
 class _Policy(StrEnum):
@@ -39,6 +39,13 @@ class WritePolicy(_Policy):
         if self is WritePolicy.ANY:
             return min(portals, 1)
         return portals if self is WritePolicy.ALL else portals // 2 + 1
+
+
+def too_few(error: PortalError, took: int, portals: int, needed: int) -> PortalError:
+    """Return the error of a write that fewer portals took than it needs."""
+    if needed <= 1:
+        return error
+    return error.explained(before=f"{took} of {portals} portals took it, {needed} have to: ")
 
 
 class Verified(StrEnum):

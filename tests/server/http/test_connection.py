@@ -33,14 +33,6 @@ def _talk(portal: PortalProcess, *pieces: bytes) -> bytes:
         return _read_to_end(connection)
 
 
-def test_requests_behind_each_other(portal: PortalProcess) -> None:
-    """They are answered in order, also behind a body."""
-    body = b"Content-Length: 5\r\n\r\nhello"
-    sent = _PORTALS + b"\r\n" + _UPLOAD + body + b"GET /x HTTP/1.1\r\nHost: localhost\r\n" + _CLOSE
-    found = _talk(portal, sent)
-    assert [part[:3] for part in found.split(b"HTTP/1.1 ")[1:]] == [b"200", b"200", b"404"]
-
-
 def test_a_client_that_has_nothing_more_to_send(portal: PortalProcess) -> None:
     """It gets the whole answer, also one that is streamed."""
     with Client(base_url=portal.url, timeout=60) as client:
@@ -76,25 +68,6 @@ def test_a_body_that_is_not_wanted(portal: PortalProcess) -> None:
     found = _talk(portal, refused + b"Content-Length: 5\r\nExpect: 100-continue\r\n\r\n")
     assert found.startswith(b"HTTP/1.1 405 ")
     assert b"connection: close" in found.lower()
-
-
-def test_a_body_that_nobody_reads(portal: PortalProcess) -> None:
-    """It is dropped, and the next request is answered."""
-    refused = b"POST /svc/portals HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3000000\r\n\r\n"
-    found = _talk(portal, refused, bytes(3_000_000), _PORTALS + _CLOSE)
-    assert [part[:3] for part in found.split(b"HTTP/1.1 ")[1:]] == [b"405", b"200"]
-
-
-def test_methods_have_a_case(portal: PortalProcess) -> None:
-    """Whether an answer has a body is decided by `HEAD` alone; `head` is another method."""
-    found = _talk(portal, b"head /svc/portals HTTP/1.1\r\nHost: localhost\r\n" + _CLOSE)
-    assert found.startswith(b"HTTP/1.1 405 ")
-
-
-def test_a_head_that_is_whole_but_too_long(portal: PortalProcess) -> None:
-    """431, also if it arrives at once."""
-    found = _talk(portal, _PORTALS + b"A: " + b"x" * 100_000 + b"\r\n" + _CLOSE)
-    assert found.startswith(b"HTTP/1.1 431 ")
 
 
 @pytest.mark.parametrize("is_read", [True, False])
@@ -134,10 +107,3 @@ async def test_tiny_chunks_let_others_run(is_read: bool) -> None:
         assert _read_to_end(ours).startswith(b"HTTP/1.1 204 ")
     assert size == (20_000 if is_read else 0)
     assert turns > 100
-
-
-def test_a_head_that_is_too_long(portal: PortalProcess) -> None:
-    """431 instead of ever more memory; the answer arrives although more was sent."""
-    found = _talk(portal, _PORTALS, b"A: " + b"x" * 200_000)
-    assert found.startswith(b"HTTP/1.1 431 ")
-    assert found.endswith(b"\r\n\r\nthe headers are too long\n")

@@ -46,8 +46,8 @@ def resolve(domain: str, settings: "Config", as_json: bool) -> None:
         try:
             return await client.resolve_hns(domain)
         except NotFoundError as error:
-            error.message = f"{domain}: the portal knows no such name: {error.message}"
-            raise
+            said = f"{domain}: the portal knows no such name: "
+            raise error.explained(before=said) from error
 
     found = run_with_client(settings, ask)
     emit({"skylink": found.skylink, "data": found.data}, as_json, [found.skylink])

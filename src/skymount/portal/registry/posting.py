@@ -1,6 +1,5 @@
 """Posts signed entries to all portals that take writes, at once."""
 
-import copy
 import logging
 import time
 from collections.abc import Callable, Collection
@@ -22,7 +21,7 @@ from skymount.portal.client.base import PortalReader
 from skymount.portal.client.registry import GET_TIMEOUT, Registry
 from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.owed_entry import LACKS_CONTENT, Debt, lacking_debts
-from skymount.portal.policies import WritePolicy
+from skymount.portal.policies import WritePolicy, too_few
 from skymount.portal.registry.entry_reader import EntryReader
 from skymount.wire.registry_entry import SignedEntry, check_update
 
@@ -211,8 +210,5 @@ def _too_few(outcome: Outcome[SignedEntry | None], needed: int, portals: int) ->
     errors = list(outcome.errors.values())
     kinds: tuple[type[PortalError], ...] = (BadContentError, UnavailableError, PortalError)
     ordered = [error for kind in kinds for error in errors if isinstance(error, kind)]
-    found = copy.copy(ordered[0]) if ordered else UnavailableError(LACKS_CONTENT)
-    if needed > 1:
-        said = f"{len(outcome.answers)} of {portals} portals took it, {needed} have to"
-        found.message = f"{said}: {found.message}"
-    return found
+    found = ordered[0] if ordered else UnavailableError(LACKS_CONTENT)
+    return too_few(found, len(outcome.answers), portals, needed)

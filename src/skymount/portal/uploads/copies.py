@@ -1,12 +1,12 @@
 """Which portals have what was uploaded, and which skylink counts. No IO."""
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from skymount.errors import BadContentError, PortalError, UnavailableError
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.upload import Progress
+from skymount.portal.policies import too_few
 from skymount.wire.http.responses import UploadResult
 from skymount.wire.skylink import Skylink
 
@@ -61,12 +61,7 @@ class Copies:
         if not self.is_same or not errors:
             advice = "leave out the portal that is wrong (--portal, `portals` in the configuration)"
             return BadContentError(f"{self.disagreement()}; {advice}")
-        error = copy.copy(errors[0])
-        if needed > 1:
-            count, failed = len(self.results), len(self.failures)
-            portals = f"{count} of {count + failed} portals"
-            error.message = f"{portals} took it, {needed} have to: {error.message}"
-        return error
+        return too_few(errors[0], len(self.results), len(self.results) + len(self.failures), needed)
 
 
 OnFallback = Callable[[PortalError, PortalReader], None]

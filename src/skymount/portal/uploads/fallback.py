@@ -122,7 +122,8 @@ class _Upload:
         self.copies.failures[client] = error
         if self._queue and self._body.is_spent:
             self._queue.clear()
-            error.message = f"{error.message.rstrip('.')}; a pipe cannot be sent again"
+            said = error.explained(after="; a pipe cannot be sent again")
+            self.copies.failures[client] = said
         elif error.status == HTTPStatus.BAD_REQUEST:  # every portal would refuse it
             self._queue.clear()
             self._is_final = True
