@@ -364,21 +364,3 @@ CASES = [
     *_cases(_SEVERAL),
     *_cases(_CUT, is_cut=True),
 ]
-
-IS_NEW = False
-NEW: dict[str, Answers] = {
-    "HTTP/0.9": (200,),
-    "HTTP/1.2": GOOD,
-    "HTTP/2.0": GOOD,
-    "HTTP/9.9": GOOD,
-    "HTTP/2": (400, 400),
-    "a head one byte too long": GOOD,
-    "a size of 17 digits": GOOD,
-    "a size of 20 digits": GOOD,
-    "an end of 17 digits": GOOD,
-    "a size of 17 letters": (),
-    "a blank behind a size": GOOD,
-    "NUL in an extension": GOOD,
-    "trailers of 65 KiB": GOOD,
-}
-"""What is answered today, where `CASES` has what shall be answered."""

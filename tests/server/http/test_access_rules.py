@@ -474,7 +474,7 @@ def test_a_request_without_a_host(portal: PortalProcess) -> None:
         (b"GET / HTTP/1.0\r\nHost:\r\n", b"400"),
         (b"GET / HTTP/1.0\r\nHost: other.example\r\n", b"421"),
         (b"GET / HTTP/1.1\r\n", b"400"),
-        (b"GET / HTTP/1.2\r\n", b"400"),
+        (b"GET / HTTP/1.2\r\n", b"505"),
     ):
         answer = exchange(portal.url, line + b"\r\n")
         assert answer.startswith(b"HTTP/1.1 " + status), line

@@ -18,8 +18,6 @@ from tests.server.http.refused_requests import (
     BAD,
     CASES,
     CHUNKED,
-    IS_NEW,
-    NEW,
     NEXT,
     POST,
     TOO_LONG,
@@ -84,15 +82,14 @@ def _parse(found: bytes) -> list[tuple[int, dict[bytes, bytes], bytes]]:
 
 def _check(case: Case, found: bytes) -> None:
     answers = _parse(found)
-    expected = case.answers if IS_NEW else NEW.get(case.name, case.answers)
-    assert tuple(status for status, _, _ in answers) == expected
+    assert tuple(status for status, _, _ in answers) == case.answers
     if not answers:
         return
     status, headers, body = answers[-1]
     if status in {*_REFUSED, 200}:
         assert headers[b"connection"] == b"close"
     if status in _REFUSED:
-        assert len(body.splitlines()) == (1 if IS_NEW else 0)
+        assert len(body.splitlines()) == 1
         assert body.decode("ascii").strip("\n").isprintable()
 
 

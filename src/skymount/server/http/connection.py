@@ -196,6 +196,8 @@ class Connection:
                 finally:
                     self._idle = None
                 if not await self.receive():
+                    if self.held:
+                        raise BadRequestError("the request ends within its head")
                     return None
             return head
         return None

@@ -13,14 +13,14 @@ from skymount.server.http_error import HttpError
 HEAD_LIMIT = 64 << 10
 """Bytes of a request line and its headers; of the trailers of a body, too."""
 
-_SIZE_LINE_LIMIT = 4 << 10  # bytes of the line before a chunk, with its extensions
 _PIECES = 32  # chunks that are joined before other connections run
 _PIECE_LIMIT = 256 << 10  # bytes that are joined
 _LENGTH_DIGITS = 18  # no body is that long
 
+_LENGTH = re.compile(r"[0-9]{1,20}")
 _LINE = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([!-~]+) HTTP/([0-9])\.([0-9])")
-_FIELDS = re.compile(r"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\x00-\x08\x0a-\x1f\x7f]*\r\n)*")
-_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\x00-\x08\x0a-\x1f\x7f]*)?")
+_FIELDS = re.compile(r"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\0\n-\r]*\r\n)*")
+_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[^\0\n-\r]*)?")
 _BARE = re.compile(rb"(?<!\r)\n|\r(?!\n|\Z)")  # other parsers see another end of line there
 
 
@@ -92,7 +92,7 @@ def take_head(held: bytearray) -> Head | None:
         raise BadRequestError("the request line is malformed")
     method, target, major, minor = match.groups()
     if major != "1" or minor not in "01":
-        raise BadRequestError("this is no version of HTTP that is understood here")
+        raise BadRequestError("this is no version of HTTP that is understood here", 505)
     headers = _parse_fields(fields)
     hosts = len(headers.getlist("host"))
     if hosts > 1 or (not hosts and minor == "1"):
@@ -122,11 +122,12 @@ def _body_length(headers: Headers, version: str) -> int | None:
         return None
     if "content-length" not in headers:
         return 0
-    lengths = set(headers.getlist("content-length"))
-    length = lengths.pop()
-    if lengths or not (length.isascii() and length.isdigit()):
+    lengths = ",".join(headers.getlist("content-length")).split(",")
+    length = lengths[0].strip(" \t")
+    if not _LENGTH.fullmatch(length) or any(each.strip(" \t") != length for each in lengths):
         raise BadRequestError("the Content-Length is malformed")
-    if len(length.lstrip("0")) > _LENGTH_DIGITS:
+    headers["content-length"] = length
+    if len(length) > _LENGTH_DIGITS:
         raise BadRequestError("the body is too long", 413)
     return int(length)
 
@@ -177,7 +178,7 @@ class BodyReader:
         if self._is_in_trailers:
             self._take_trailers(held)
             return False
-        line = _take_line(held, _SIZE_LINE_LIMIT)
+        line = _take_line(held)
         if line is None:
             return False
         match = _CHUNK_SIZE.fullmatch(line)
@@ -218,12 +219,12 @@ class BodyReader:
             raise BadRequestError("the trailers are too long", 431)
 
 
-def _take_line(held: bytearray, limit: int) -> bytes | None:
+def _take_line(held: bytearray) -> bytes | None:
     """Take a line without its end; None while it is not all there."""
-    end = held.find(b"\n", 0, limit)
+    end = held.find(b"\n", 0, HEAD_LIMIT)
     if end < 0:
-        if len(held) >= limit:
-            raise BadRequestError("a line is too long")
+        if len(held) >= HEAD_LIMIT:
+            raise BadRequestError("a line is too long", 431)
         return None
     if held[end - 1 : end] != b"\r":
         raise BadRequestError("a line does not end with CR LF")
