@@ -2,6 +2,8 @@
 
 import json
 
+import msgspec
+
 from skymount.errors import BadSignatureError, MalformedError
 from skymount.server.http.query_params import decode_path
 from skymount.wire import merkle
@@ -36,6 +38,7 @@ from skymount.wire.metadata import (
     check_path,
     encode_metadata,
     fits_header,
+    outline_metadata,
     parse_metadata,
     select,
     subpath_metadata,
@@ -291,6 +294,7 @@ METADATA = (
     b'{"filename":"s","length":3,"subfiles":{"a":{"len":1},"..":{"offset":1,"len":-1}}}',
     b'{"subfiles":{"a":{"len":1},"a":{"len":-1}}}',
     b'{"filename":"a","filename":7}',
+    b'{"subfiles":{"a":{"filename":7,"len":1},"b":{"len":1,"len":"x"}}}',
     b'{"filename":"old","subfiles":{"a/b":{"len":4},"a":{"len":2,"offset":4}},"x":NaN}',
     b'{"filename":"\\ud800","length":1}',
 )
@@ -310,7 +314,9 @@ def _all_of(metadata: Metadata) -> tuple[object, ...]:
 
 @target(*METADATA, tokens=(*JSON, *MEMBERS))
 def metadata(data: bytes) -> None:
-    """Metadata are safe to use, nothing of them is dropped in silence; or they are malformed."""
+    """Metadata are safe to use, nothing of them is dropped in silence, and their outline says the
+    same; or they are malformed.
+    """
     found = attempt(parse_metadata, data)
     if found is None:
         return
@@ -326,6 +332,12 @@ def metadata(data: bytes) -> None:
     listed = json.loads(data.decode("utf-8", "surrogateescape"), parse_int=float).get("subfiles")
     if isinstance(listed, dict):
         assert set(found.subfiles) | rejected == set(listed)
+    outline = outline_metadata(memoryview(data))
+    for name in ("filename", "length", "mode"):
+        assert getattr(outline, name) == getattr(found, name)
+    assert _without_names(dict(outline.files)) == _without_names(
+        found.subfiles | dict(found.rejected)
+    )
     try:
         raw = encode_metadata(found)
     except UnicodeEncodeError:
@@ -335,6 +347,14 @@ def metadata(data: bytes) -> None:
     assert (again.filename, again.length) == (found.filename, found.length or 0)
     assert encode_metadata(again) == raw
     fits_header(raw, 100)
+
+
+def _without_names(files: dict[str, Subfile | str]) -> dict[str, Subfile | str]:
+    """Return files without what a listing does not look at."""
+    return {
+        path: sub if isinstance(sub, str) else msgspec.structs.replace(sub, filename="")
+        for path, sub in files.items()
+    }
 
 
 @target(*METADATA, tokens=(*JSON, *MEMBERS))

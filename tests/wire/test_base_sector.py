@@ -2,7 +2,6 @@
 
 import base64
 import json
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -109,21 +108,6 @@ def test_layout_byte_by_byte():
     assert raw[27:35] == CIPHER_XCHACHA20
     assert raw[35:] == bytes(range(64))
     assert Layout.parse(raw + b"more") == layout
-
-
-layouts = st.builds(
-    Layout,
-    *[st.integers(0, 1 << 24) | st.integers(0, (1 << 64) - 1)] * 3,
-    *[st.integers(0, 255)] * 2,
-    st.sampled_from([CIPHER_PLAIN, CIPHER_LEGACY_PLAIN, CIPHER_XCHACHA20]),
-    st.binary(min_size=64, max_size=64),
-)
-
-
-@given(layouts)
-def test_layout_round_trip(layout):
-    """A layout's bytes read back as the equal layout."""
-    assert Layout.parse(bytes(layout)) == layout
 
 
 @pytest.mark.parametrize("version", [0, 2, 255])
@@ -367,48 +351,6 @@ def test_short_spilled_body_is_malformed():
 
 
 # --- garbage
-
-mutated = st.builds(
-    lambda base, at, junk: base[:at] + junk + base[at + len(junk) :],
-    st.sampled_from(
-        [
-            build_inline(b'{"filename":"a"}', b"content"),
-            build_fanned_out(5 << 20, bytes(64), b"{}")[0],
-            bytes(Layout(1, 5 << 20, 32, 1)) + bytes(64),
-            bytes(Layout(3, 4, cipher=CIPHER_XCHACHA20)) + b"encrypted",
-        ]
-    ),
-    st.integers(0, 120),
-    st.binary(max_size=9),
-)
-
-
-@given(st.binary(max_size=200) | st.binary(max_size=200).map(b"\1".__add__) | mutated)
-@example(b"\1" + b"\xff" * 98)
-@example(b"\1" + b"\xff" * 200)
-def test_any_bytes_parse_or_are_malformed(raw):
-    """No bytes make the parsers fail in another way; what parses has the sizes of its layout."""
-    try:
-        layout = Layout.parse(raw)
-        assert bytes(layout) == raw[:LAYOUT_SIZE]
-        parsed = parse_base_sector(raw)
-    except MalformedError:
-        return
-    assert parsed.layout == layout
-    if not layout.is_extended:
-        assert (len(parsed.fanout), len(parsed.metadata)) == (
-            layout.fanout_size,
-            layout.metadata_size,
-        )
-    assert parsed.payload is None or len(parsed.payload) == layout.filesize
-
-
-@given(layouts, st.binary(max_size=100), st.integers(0, 3))
-def test_any_layout_judges_any_fanout(layout, fanout, index):
-    """No layout makes the checks of a fan-out or of a chunk fail in another way."""
-    with suppress(MalformedError):
-        check_fanout(layout, fanout)
-    assert not chunk_is_authentic(layout, fanout, index, b"x")
 
 
 def test_walk_over_spilled_sectors() -> None:

@@ -5,11 +5,8 @@ Rules: contract 12, docs/wire.md 8.
 
 import json
 from hashlib import sha1
-from urllib.parse import quote
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from skymount.errors import MalformedError
 from skymount.wire.dialect import PRESETS
@@ -82,6 +79,7 @@ def test_domain(text, domain):
         *("a\u200bb", "pay\u200dpal", "a\u00adb", "a\u202eb", "\ufeffa", "\ue000"),
         *("\ud800", "a\udcff"),
         *("xn--", "xn---", "xn--a-", "xn--99999999", "xn--0", "xn--ü", "xn--abc.xn--0"),
+        *("xn--abc-", "xn--a-b", "xn---abc-", "xn--BCHER-kva\u200d"),  # another label's meaning
         *("xn--" + "1" * 59, "xn--a_b", "xn--bcher-kva\u200d"),
         *("a" * 64, "ü" * 63, "a." * 127 + "b", "a" * 5000, "ü" * 100_000, "\ufdfa" * 254),
     ],
@@ -123,30 +121,6 @@ def test_links_of_names(text, expected):
 def test_links_of_names_that_are_none(text):
     with pytest.raises(MalformedError):
         split_domain_link(text)
-
-
-def test_punycode_is_the_only_writing():
-    """A label in punycode that stands for ASCII, or for what another label does, is refused."""
-    for text in ("xn--abc-", "xn--a-b", "xn---abc-", "xn--BCHER-kva\u200d"):
-        with pytest.raises(MalformedError):
-            parse_domain(text)
-
-
-@given(st.text(max_size=40) | st.text("aXn-.ü。ß\u200d\u0130İ_ /0", max_size=12))
-@example("İ.ẞ.ſ.ﬃ")
-@example("\u1e9e" * 62)
-@example("xn--" + "z" * 59)
-def test_any_text_is_a_domain_or_malformed(text):
-    """No text makes the parser fail in another way; what it returns it returns again."""
-    try:
-        domain = parse_domain(text)
-    except MalformedError:
-        return
-    assert parse_domain(domain) == domain == domain.lower()
-    assert domain.isascii()
-    assert quote(domain, safe="") == domain
-    assert len(domain) <= 253
-    assert all(0 < len(label) <= 63 for label in domain.split("."))
 
 
 # --- TXT records
@@ -225,21 +199,6 @@ def test_record_may_name_an_entry_by_its_skylink():
     record = parse_txt(f"sia://{ENTRY.skylink}/a")
     assert isinstance(record, SkylinkRecord)
     assert (record.skylink, record.skylink.version) == (ENTRY.skylink, 2)
-
-
-pieces = st.sampled_from(
-    ["sia://", "svc:", "skyns://", "svcns://", "ed25519%3A", KEY.hex(), TWEAK.hex(), TEXT, "/", "%"]
-)
-
-
-@given(st.text(max_size=60) | st.lists(pieces | st.text(max_size=3), max_size=6).map("".join))
-@example("sia:" * 1000)
-@example("skyns://" + "/" * 4000)
-def test_any_record_is_read(text):
-    """No record makes the reader fail, and each that it takes is answered and read back."""
-    record = parse_txt(text)
-    if record is not None:
-        assert parse_resolution(encode_resolution(record)) == record
 
 
 # --- resolutions
@@ -329,15 +288,3 @@ def test_bad_resolution(body):
     with pytest.raises(MalformedError) as caught:
         parse_resolution(body)
     assert len(str(caught.value)) < 500
-
-
-PIECES = [b"{", b"}", b":", b",", b'"skylink"', b'"registry"', b'"publickey"', b'""', b"7", b"null"]
-
-
-@given(st.binary(max_size=60) | st.lists(st.sampled_from(PIECES), max_size=12).map(b"".join))
-def test_any_body_parses_or_is_malformed(body):
-    """No bytes make the reader fail in another way."""
-    try:
-        assert isinstance(parse_resolution(body), SkylinkRecord | RegistryRecord)
-    except MalformedError:
-        pass

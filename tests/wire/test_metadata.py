@@ -3,9 +3,8 @@
 import json
 from pathlib import Path
 
-import msgspec
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skymount.errors import MalformedError
@@ -140,16 +139,6 @@ def test_lenient_reading_agrees_with_the_fast_one(meta):
         **{name: getattr(meta, name) for name in meta.__struct_fields__ if name != "length"}
     )
     assert parse_metadata(broken) == lost
-
-
-def test_keys_are_sorted_by_bytes():
-    """Subfiles stand in the order of their UTF-8, not of UTF-16 or of upload."""
-    names = ["\U00010000", "\uffff", "b", "B", "a/b", "a.b"]
-    meta = Metadata("d", 0, subfiles={name: Subfile() for name in names})
-    raw = encode_metadata(meta).decode()
-    assert [raw.index(f'"{name}"') for name in sorted(names, key=str.encode)] == sorted(
-        raw.index(f'"{name}"') for name in names
-    )
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udcff"])
@@ -320,102 +309,6 @@ def test_limit_of_records():
         parse_metadata(with_records(SUBFILES_LIMIT + 1))
 
 
-numbers = ["0", "7", "420", "-1", "-0", "1.0", "1e400", "9" * 25, "9223372036854775807"]
-words = ['""', '"a"', '"\\ud800"', '"\\u0000"', '"\udcff"', '"\\u003c"']
-scalars = st.sampled_from([*numbers, *words, "null", "true", "NaN", "[]", "{}", '["a",1]'])
-junk = st.sampled_from(["", "'a'", "-Infinity", "01", "[" * 2000, '{"a":' * 9])
-
-
-def objects(names: list[str], values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """JSON objects as text, so that a key may come twice."""
-    pairs = st.tuples(st.sampled_from(names).map(json.dumps), values)
-    return st.lists(pairs.map(":".join), max_size=5).map(lambda found: "{" + ",".join(found) + "}")
-
-
-records = objects(
-    ["mode", "filename", "contenttype", "offset", "len", "x"],
-    st.sampled_from(["0", "7", "420", "null", *words]) | scalars,
-)
-subfile_maps = objects(
-    ["a", "a/b", "", "\0", "\ud800", "\udcff", ".."], records | records | scalars
-)
-near_valid = st.builds(
-    lambda before, found, after: f'{{"filename":{before},"subfiles":{found}{after}}}'.encode(
-        "utf-8", "surrogateescape"
-    ),
-    scalars,
-    subfile_maps | subfile_maps | scalars | junk,
-    st.sampled_from(["", ',"subfiles":{"a":{"len":1}}', ',"x":NaN', ",", '"'])
-    | st.sampled_from(["length", "mode", "tryfiles", "errorpages"]).flatmap(
-        lambda name: scalars.map(f',"{name}":'.__add__)
-    ),
-)
-mutated = st.builds(
-    lambda raw, at, junk: raw[: at % len(raw)] + junk + raw[at % len(raw) + len(junk) :],
-    metadatas.map(encode_metadata),
-    st.integers(0, 400),
-    st.binary(max_size=3) | st.sampled_from([b"\0", b"\xff", b'"', b"{", b"-", b"\\ud8"]),
-)
-
-
-@given(st.binary() | near_valid | mutated)
-@example(b'{"subfiles":{"a":{"len":1},"a":{"len":-1}}}')
-@example(b'{"filename":"a","filename":7}')
-def test_any_bytes_parse_or_are_malformed(raw):
-    """No bytes make the reader fail in another way, and what it returns is safe to use."""
-    try:
-        meta = parse_metadata(raw)
-    except MalformedError:
-        return
-    for path, sub in meta.subfiles.items():
-        assert isinstance(path, str)
-        assert 0 <= sub.offset <= sub.offset + sub.len <= MAX_SIZE
-        assert 0 <= sub.mode <= 0o7777
-    assert 0 <= meta.mode <= 0o7777
-    assert meta.payload_size is None or 0 <= meta.payload_size <= MAX_SIZE
-    assert not set(meta.subfiles) & {path for path, _ in meta.rejected if path}
-
-
-@given(near_valid)
-def test_no_subfile_is_dropped_in_silence(raw):
-    """Each key of the subfiles is either kept or listed as rejected."""
-    try:
-        meta = parse_metadata(raw)
-    except MalformedError:
-        return
-    listed = json.loads(raw.decode("utf-8", "surrogateescape")).get("subfiles")
-    if isinstance(listed, dict):
-        assert set(meta.subfiles) | {path for path, _ in meta.rejected} == set(listed)
-
-
-@given(st.binary() | near_valid | mutated)
-@example(b'{"subfiles":{"a":{"len":1},"a":{"len":-1}}}')
-@example(b'{"subfiles":{"a":{"filename":7,"len":1},"b":{"len":1,"len":"x"}}}')
-def test_outline_agrees_with_the_whole(raw):
-    """What a listing needs is what all of it says."""
-    try:
-        meta = parse_metadata(raw)
-    except MalformedError:
-        return  # an outline may have more of it: what it needs not is not read
-    outline = outline_metadata(memoryview(raw))
-    assert (outline.filename, outline.length, outline.mode) == (
-        meta.filename,
-        meta.length,
-        meta.mode,
-    )
-    assert _without_names(dict(outline.files)) == _without_names(
-        meta.subfiles | dict(meta.rejected)
-    )
-
-
-def _without_names(files):
-    """Return files without what a listing does not look at."""
-    return {
-        path: sub if isinstance(sub, str) else msgspec.structs.replace(sub, filename="")
-        for path, sub in files.items()
-    }
-
-
 @pytest.mark.parametrize(
     "extra",
     [
@@ -557,10 +450,3 @@ def test_metadata_of_a_sub_path():
 def test_header_takes_short_metadata_without_control_characters(raw, limit, fits):
     """Metadata travel in a header only if nothing in them can break it."""
     assert fits_header(raw, limit) is fits
-
-
-@given(metadatas)
-def test_own_metadata_never_break_a_header(meta):
-    """What is written fits a header unless a name holds DEL, the one that JSON leaves as it is."""
-    raw = encode_metadata(meta)
-    assert fits_header(raw, len(raw)) is (b"\x7f" not in raw)

@@ -250,18 +250,6 @@ def test_what_is_not_written_here(layout: Layout):
         key.open_layout(key.seal_base(bytes(layout)))
 
 
-@given(st.binary(max_size=150) | st.binary(min_size=98, max_size=98).map(b"\1".__add__))
-def test_any_bytes_open_or_are_malformed(raw: bytes):
-    """No bytes make the key fail in another way."""
-    key = SkyfileKey.of(KEYS[Kind.PRIVATE], NONCE)
-    try:
-        layout = key.open_layout(raw)
-        assert pick_key(Layout.parse(raw), [KEYS[Kind.PRIVATE]]) is None
-    except MalformedError:
-        return
-    assert not layout.is_extended
-
-
 # --- large content
 
 

@@ -4,8 +4,6 @@ import mmap
 import os
 import resource
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -73,93 +71,7 @@ def test_another_length_than_expected(path: Path, length: int, expected: int) ->
     assert read(path, expected) == data
 
 
-@pytest.mark.parametrize("at", [0, 1, MIB - 1, MIB, MIB + PAGE - 64, MIB + PAGE - 17, -16, -1])
-def test_a_byte_that_changed(path: Path, at: int) -> None:
-    """K2: in the content, the claim or the checksum: it is not the block. Zeros do not count."""
-    data = noise(MIB)
-    write(path, data)
-    with path.open("r+b") as file:
-        file.seek(at, os.SEEK_END if at < 0 else os.SEEK_SET)
-        old = file.read(1)
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([old[0] ^ 1]))
-    if at == MIB:
-        assert read(path, MIB) == data
-    else:
-        with pytest.raises(OSError, match="Bad message"):
-            read(path, MIB)
-
-
-def test_another_block(path: Path) -> None:
-    """K2: a block of another identity is none."""
-    write(path, noise(MIB))
-    with pytest.raises(OSError, match="Bad message"):
-        read(path, MIB, bytes(32))
-
-
-@pytest.mark.parametrize("left", [0, 1, PAGE, MIB, MIB + PAGE - 1])
-def test_cut_off(path: Path, left: int) -> None:
-    """K2: also in the middle of a page."""
-    write(path, noise(MIB))
-    os.truncate(path, left)
-    with pytest.raises(OSError, match="Bad message"):
-        read(path, MIB)
-
-
-def test_no_file(path: Path) -> None:
-    """K1: it is a miss."""
-    assert read(path, MIB) == b""
-    assert read(path / "below", MIB) == b""
-
-
-def _link(path: Path) -> None:
-    write(path.with_name("elsewhere"), noise(MIB))
-    path.symlink_to("elsewhere")
-
-
-def _foreign(path: Path) -> None:
-    write(path, noise(MIB))
-    os.chown(path, 65534, 65534)
-
-
-NEEDS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
-
-
-@pytest.mark.parametrize("length", [100, MIB])
-@pytest.mark.parametrize(
-    "make", [_link, os.mkfifo, Path.mkdir, pytest.param(_foreign, marks=NEEDS_ROOT)]
-)
-def test_something_else(path: Path, make: Callable[[Path], None], length: int) -> None:
-    """K2, K6: what is no file of the user's own is not read, and nothing waits for it."""
-    make(path)
-    with pytest.raises(OSError, match=r"Bad message|symbolic links"):
-        read(path, length)
-
-
-@pytest.mark.parametrize("length", [100, MIB])
-def test_use_is_noted_once_a_minute(path: Path, length: int) -> None:
-    """K3: what was read lately, or has a time to come, is noted as used now."""
-    write(path, noise(length))
-    now = time.time()
-    for age, is_noted in ((30, False), (90, True), (-90, True)):
-        os.utime(path, (now - age, now - age))
-        read(path, length)
-        assert (abs(path.stat().st_mtime - now) < 25) == is_noted
-    os.utime(path, (0, 0))
-    read(path, length, touch=False)
-    assert path.stat().st_mtime == 0
-
-
 # --- what cannot be written -------------------------------------------------------
-
-
-def test_an_address_that_is_refused(path: Path) -> None:
-    """K1: what the kernel refuses for its address goes by the page cache."""
-    made = mmap.mmap(-1, 2 * MIB)
-    odd = memoryview(made)[1 : MIB + 1]
-    assert write(path, odd)
-    assert os.listdir(path.parent) == ["block"]
-    assert read(path, MIB) == odd
 
 
 _WITHOUT_DIRECT_IO = """
@@ -203,12 +115,3 @@ def test_no_room(path: Path, room: int, is_aligned: bool) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not os.listdir(path.parent)
-
-
-def test_in_the_way(path: Path) -> None:
-    """K2: what is in the way of a block is removed, and a directory that is missing is made."""
-    path.mkdir()
-    assert not write(path, noise(MIB))
-    assert write(path / "a" / "b", noise(MIB))
-    assert not write(path / "a", noise(MIB))
-    assert not list(path.rglob("*.tmp"))

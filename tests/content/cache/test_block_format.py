@@ -22,28 +22,6 @@ def test_length_of_a_unit(index: int, length: int):
     assert replace(KEY, index=index).length == length
 
 
-def test_each_part_of_a_key_counts():
-    """K5: another source, size or unit is another block; the same parts are the same one."""
-    others = [
-        KEY,
-        replace(KEY, skylink="AAC"),
-        replace(KEY, unit=101),
-        replace(KEY, size=251),
-        replace(KEY, index=0),
-        replace(KEY, source="http://p"),
-        replace(KEY, skylink="AA", source="B"),
-    ]
-    assert len({each.identity for each in others}) == len(others)
-    assert replace(KEY).identity == KEY.identity
-
-
-def test_name_of_a_file():
-    """It is the identity in hex digits, below a directory of its first two."""
-    directory, name = file_name(KEY.identity)
-    assert (directory, name) == (name[:2], KEY.identity.hex())
-    assert identity_of(directory, name) == KEY.identity
-
-
 @pytest.mark.parametrize(
     "change",
     [str.upper, lambda name: name[:-1], lambda name: name + "0", lambda name: name[:-1] + "g",

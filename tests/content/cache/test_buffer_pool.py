@@ -23,11 +23,6 @@ def test_begins_at_a_page_boundary(size: int) -> None:
     assert address(memory) % mmap.PAGESIZE == 0
 
 
-@pytest.mark.parametrize("size", [0, 1, 32 << 10])
-def test_small_ones(size: int) -> None:
-    assert len(BufferPool().take(size)) == size
-
-
 def test_used_again_when_the_last_view_is_gone() -> None:
     """R1: what somebody still reads stays as it is."""
     buffers = BufferPool()

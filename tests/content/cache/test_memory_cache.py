@@ -16,27 +16,6 @@ def key(index: int, root: bytes = bytes(32)) -> UnitKey:
     return (skyfile.identity, skyfile.unit, index)
 
 
-def test_keeps_and_returns():
-    """What was put is returned, by its key only."""
-    cache = MemoryCache(100)
-    cache.put(key(1), b"one")
-    assert cache.get(key(1)) == b"one"
-    assert cache.get(key(2)) is None
-    assert cache.get(key(1, b"x" * 32)) is None
-    assert key(1) in cache
-    assert cache.used == 3
-
-
-def test_oldest_goes_first():
-    """What was used longest ago makes room."""
-    cache = MemoryCache(30)
-    for n in range(3):
-        cache.put(key(n), bytes(10))
-    cache.get(key(0))
-    cache.put(key(3), bytes(10))
-    assert [n for n in range(4) if key(n) in cache] == [0, 2, 3]
-
-
 def test_number_of_units():
     """R4: However small the units are, there is a limit to their number."""
     cache = MemoryCache(1 << 20, max_units=3)

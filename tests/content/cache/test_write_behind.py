@@ -145,11 +145,6 @@ async def test_what_is_not_written_yet_can_be_read(held: HeldStore) -> None:
         await until(held.left)
 
 
-async def test_nothing_is_fetched(store: BlockStore) -> None:
-    async with open_write_behind(store) as queue:
-        assert await queue.read([]) == []
-
-
 async def test_damage_is_counted(store: BlockStore) -> None:
     """K2: a damaged block is a miss."""
     store.put(key(0), bytes(1000))
@@ -171,13 +166,6 @@ async def test_what_is_too_much_is_dropped(held: HeldStore) -> None:
         held.may_go.set()
     assert queue.counts == DiskCacheCounts(hits=0, misses=0, stored=4, dropped=2, damaged=0)
     assert [index for index in range(6) if held.get(key(index)) is not None] == [0, 1, 2, 5]
-
-
-async def test_what_the_store_refuses_is_counted(store: BlockStore) -> None:
-    """K3: a block that is too large for the store."""
-    async with open_write_behind(store) as queue:
-        queue.offer(key(0), bytes(17 * MIB))
-    assert queue.counts.dropped == 1
 
 
 async def test_the_end_does_not_wait_for_a_disk_that_hangs(
@@ -205,15 +193,6 @@ async def test_a_mount_that_is_told_to_stop_writes_as_well(store: BlockStore) ->
             queue.offer(key(0), b"x")
             scope.cancel()
             await trio.sleep_forever()
-    assert store.get(key(0)) == b"x"
-
-
-async def test_a_mount_that_fails_writes_as_well(store: BlockStore) -> None:
-    """K1: what was read is kept when the mount ends, however it does."""
-    with pytest.RaisesGroup(RuntimeError):
-        async with open_write_behind(store) as queue:
-            queue.offer(key(0), b"x")
-            raise RuntimeError("the mount failed")
     assert store.get(key(0)) == b"x"
 
 

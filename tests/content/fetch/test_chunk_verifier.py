@@ -69,18 +69,6 @@ async def test_each_chunk_is_checked_in_order(size: int) -> None:
     assert [bytes(view) for view in into] == CONTENT
 
 
-@pytest.mark.parametrize("place", [0, SECTOR_SIZE - 1])
-async def test_a_chunk_that_is_another_ends_it(place: int) -> None:
-    """Those before it were checked, none after it is; what sends them is closed."""
-    content = bytearray(b"".join(CONTENT))
-    content[SECTOR_SIZE + place] ^= 1
-    source, checked = Source(bytes(content)), Checked()
-    with pytest.raises(BadContentError, match="chunk 1"):
-        await receive_chunks(LAYOUT, PART, views(), source.receive, checked.check)
-    assert checked.found == [0]
-    assert source.ended
-
-
 async def test_a_chunk_that_is_another_ends_it_at_once() -> None:
     """Nothing more is waited for from who sent it."""
     content = b"?" + b"".join(CONTENT)[1:]
@@ -105,12 +93,3 @@ async def test_what_came_before_the_end_may_be_wrong() -> None:
     with pytest.raises((BadContentError, UnavailableError)):
         await receive_chunks(LAYOUT, PART, views(), source.receive, checked.check)
     assert checked.found == []
-
-
-async def test_a_reader_that_is_cancelled() -> None:
-    source, checked = Source(b"".join(CONTENT)), Checked()
-    with trio.CancelScope() as scope:
-        scope.cancel()
-        await receive_chunks(LAYOUT, PART, views(), source.receive, checked.check)
-    assert checked.found == []
-    assert scope.cancelled_caught

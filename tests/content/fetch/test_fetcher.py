@@ -13,7 +13,6 @@ from skymount.errors import (
     BadContentError,
     NotFoundError,
     PortalError,
-    PortalTimeoutError,
     UnavailableError,
 )
 from skymount.portal.http.client import HttpClient
@@ -82,17 +81,6 @@ async def test_error_after_retries(
         assert 1 <= len(made.portal.requests) <= 6
         made.portal.heal()
         assert bytes(await made.reader.read(found, 10, 5)) == skyfile.payload[10:15]
-
-
-async def test_stalled_portal(stack: OpenContentStack):
-    """A portal that says nothing is a time-out, not a hang."""
-    skyfile = plain(2 * MIB)
-    async with stack(idle=0.1) as made:
-        made.portal.add(skyfile)
-        found = await made.reader.load(skyfile.skylink)
-        made.portal.fault(fake.stalls_after(1000), "GET.*concat")
-        with pytest.raises(PortalTimeoutError):
-            await made.reader.read(found, 0, 10)
 
 
 class FaultyHttpClient(HttpClient):

@@ -113,16 +113,6 @@ async def test_answer_that_does_not_say_how_long_it_is():
 MANY = skyfiles.of_files({f"d/{n:04}": noise(7, n) for n in range(2000)})
 
 
-async def test_many_small_files():
-    """R1: Thousands of files in one read, a request for each, are put together in order."""
-    async with running(FakePortal(concat=False)) as portal, PortalClient(portal.url) as client:
-        portal.add(MANY)
-        found, _ = await receive(client, skyfile_of(MANY), 3, [1000, 1000])
-        assert b"".join(found) == MANY.payload[3:2003]
-        files = -(-2003 // 7) + 1  # one of them lies in both
-        assert len(portal.requests) == 1 + files
-
-
 class CountedListing:
     """Counts the files that are looked up."""
 

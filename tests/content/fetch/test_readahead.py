@@ -48,13 +48,6 @@ def read_on(
     return asked, leads
 
 
-def test_first_read_fetches_nothing():
-    """R5: One read somewhere says nothing about the next."""
-    streams = Streams(CONFIG)
-    assert ahead(streams.note(0, READ, 0.0)) == []
-    assert ahead(streams.note(9 * MIB, 9 * MIB + READ, 0.0)) == []
-
-
 def test_large_first_read_at_the_start():
     """R5: A first read of 128 KiB or more at the beginning of a file of 8 MiB or more counts as
     sequential too; it is fetched ahead by at most eight times its size.
@@ -66,15 +59,6 @@ def test_large_first_read_at_the_start():
         assert asked[-1][1] - MIB <= max(8 * size, 3 * MIB)
         assert not stream.sequential
     assert ahead(Streams(CONFIG).note(0, 64 * KIB, 0.0, waits=True, at_start=True), SLOW) == []
-
-
-def test_second_read_opens_a_window():
-    """R5: What is read in order is fetched ahead: whole units, from the one after the read on."""
-    streams = Streams(CONFIG)
-    streams.note(0, READ, 0.0)
-    asked = ahead(streams.note(READ, 2 * READ, 0.0))
-    assert asked[0][0] == MIB
-    assert asked[-1][1] <= 3 * MIB
 
 
 @given(rate=st.sampled_from([1e6, 1e7, 1e8, 1e9]), trip=st.sampled_from([QUICK, SLOW]))
@@ -167,31 +151,6 @@ def test_each_connection_has_enough_to_do_on_a_long_way():
     asked = ahead(streams.note(2 * MIB, 4 * MIB, 0.0), SLOW)
     assert {stop - start for start, stop in asked} == {2 * MIB}
     assert len(asked) >= 10
-
-
-def test_random_reads_fetch_nothing():
-    """R5: What is read at random is not fetched ahead."""
-    streams = Streams(CONFIG)
-    for n in range(200):
-        start = n * 7919 % 1000 * MIB
-        assert ahead(streams.note(start, start + 4096, 0.0)) == []
-
-
-def test_backward_and_strided_reads_fetch_nothing():
-    """R5: Neither does what is read backward, or in strides."""
-    for step in (-4096, -READ, -MIB, 64 * KIB, MIB, 3 * MIB):
-        streams = Streams(CONFIG)
-        for n in range(50):
-            start = 500 * MIB + n * step
-            assert ahead(streams.note(start, start + 4096, 0.0)) == []
-
-
-def test_out_of_order_reads_are_one_reader():
-    """The kernel's own reordering does not make a reader two."""
-    streams = Streams(CONFIG)
-    order = [0, 1, 3, 2, 5, 4, 6, 8, 7, 9]
-    found = {id(streams.note(n * READ, (n + 1) * READ, 0.0)) for n in order}
-    assert len(found) == 1
 
 
 def test_several_readers_side_by_side():

@@ -10,8 +10,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from skymount.content.fetch.readahead import ReadaheadConfig
-from skymount.content.model.skyfile import Verified, VerifyPolicy
-from skymount.errors import BadContentError, PortalError, UnavailableError
+from skymount.content.model.skyfile import Verified
+from skymount.errors import BadContentError, PortalError
 from tests.fakes import portal as fake
 from tests.fakes import skyfiles
 from tests.fakes.content_stack import ContentStack, OpenContentStack
@@ -81,15 +81,6 @@ async def test_whole_content(stack: OpenContentStack, shape: str, skyfile: FakeS
     async with stack() as made:
         made.portal.add(skyfile)
         assert await read_all(made, skyfile) == skyfile.payload
-
-
-async def test_whole_content_without_verification(stack: OpenContentStack):
-    """With verification off the bytes are the same, and no base sector is asked for."""
-    skyfile = skyfiles.of_files({"a": noise(5000), "b": noise(50)})
-    async with stack(policy=VerifyPolicy.OFF) as made:
-        made.portal.add(skyfile)
-        assert await read_all(made, skyfile, 700) == skyfile.payload
-        assert made.portal.asked("basesector") == []
 
 
 HARMLESS = [
@@ -265,7 +256,7 @@ async def test_first_read_fetches_no_more_than_it_must(stack: OpenContentStack):
         ]
 
 
-@pytest.mark.parametrize("step", [-8192, -PIECE, 100_000, MIB, 3 * MIB])
+@pytest.mark.parametrize("step", [-4096, -8192, -PIECE, 64 << 10, 100_000, MIB, 3 * MIB])
 async def test_backward_and_strided_reads_fetch_what_they_ask_for(
     stack: OpenContentStack, step: int
 ):
@@ -404,15 +395,6 @@ async def test_looks_at_the_start_fetch_what_they_ask_for(stack: OpenContentStac
         assert sorted(fetched(made)) == [(0, PIECE), (0, 4 * PIECE)]
 
 
-async def test_large_chunks_are_not_fetched_over_and_over(stack: OpenContentStack):
-    """With a cache of one chunk, reading a verified file in small steps fetches each chunk once."""
-    skyfile = skyfiles.of_files({"f": noise(9 * MIB)})
-    async with stack(cache=4 * MIB) as made:
-        made.portal.add(skyfile)
-        assert await read_all(made, skyfile, slowly=True) == skyfile.payload
-        assert len(made.portal.asked("GET.*concat")) == 3
-
-
 async def test_same_link_described_twice(stack: OpenContentStack):
     """Two portals describe the same link that cannot be checked differently: what was kept of one
     is not handed out, cut to size, as the content of the other.
@@ -427,23 +409,6 @@ async def test_same_link_described_twice(stack: OpenContentStack):
         assert second.verified is Verified.NO
         assert second.skylink == first.skylink
         assert bytes(await made.reader.read(second, 0, 5000)) == long.payload
-
-
-async def test_nothing_is_left_of_reads_that_ended(stack: OpenContentStack):
-    """After many reads, failed ones among them, nothing is pending."""
-    skyfile = plain(50 * SMALL_UNIT)
-    async with stack(**small(), cache=3 * SMALL_UNIT) as made:
-        made.portal.add(skyfile)
-        found = await made.reader.load(skyfile.skylink)
-        made.portal.fault(fake.status(503), "GET.*concat", times=4)
-        for n in range(60):
-            try:
-                await made.reader.read(found, (n * 7919) % (found.size - 10), 10)
-            except UnavailableError:
-                pass
-        while made.reader.fetcher.pending:
-            await trio.sleep(0.001)
-        assert made.cache.used <= 3 * SMALL_UNIT
 
 
 async def test_first_read_takes_one_request(stack: OpenContentStack):

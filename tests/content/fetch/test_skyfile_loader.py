@@ -152,16 +152,6 @@ async def test_layout_that_makes_no_sense(stack: OpenContentStack, layout: base_
             await made.loader.load(content.skylink)
 
 
-async def test_unknown_version(stack: OpenContentStack):
-    """A layout of another version is bad content."""
-    base = b"\x02" + (INLINE.base or b"")[1:]
-    content = FakeSkyfile(Skylink.v1(sector_root(base), len(base)), b"{}", b"", base)
-    async with stack() as made:
-        made.portal.add(content)
-        with pytest.raises(BadContentError, match="version 2"):
-            await made.loader.load(content.skylink)
-
-
 @pytest.mark.parametrize("policy", [VerifyPolicy.AVAILABLE, VerifyPolicy.REQUIRE])
 async def test_chunks_too_large_to_hold(stack: OpenContentStack, policy: VerifyPolicy):
     """T4: `partly` where only names and sizes could be checked.
@@ -521,27 +511,6 @@ async def test_portals_that_no_longer_agree(stack: OpenContentStack):
         made.portal.fault(fake.header(b"svc-metadata", huge), "HEAD")
         with pytest.raises(BadContentError, match="no longer agree"):
             await made.loader.payload(found)
-
-
-@pytest.mark.parametrize(
-    ("fault", "error"),
-    [
-        (fake.status(404), NotFoundError),
-        (fake.status(403), AccessDeniedError),
-        (fake.status(451), AccessDeniedError),
-        (fake.status(500), UnavailableError),
-        (fake.resets_after(-1), UnavailableError),
-    ],
-)
-async def test_portal_that_fails(
-    stack: OpenContentStack, fault: fake.Fault, error: type[PortalError]
-):
-    """Failures and refusals come through as what they are."""
-    async with stack() as made:
-        made.portal.add(INLINE)
-        made.portal.fault(fault)
-        with pytest.raises(error):
-            await made.loader.load(INLINE.skylink)
 
 
 # --- several portals

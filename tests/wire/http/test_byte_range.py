@@ -1,7 +1,7 @@
 """The Range and Content-Range headers, held against RFC 9110 14 and a definition by sets."""
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skymount.errors import MalformedError
@@ -111,24 +111,6 @@ def test_ranges_are_those_of_the_definition(specs, size):
         assert [list(range(part.start, part.stop)) for part in found] == selected
 
 
-ranges = st.builds(
-    lambda start, length: ByteRange(start, min(start + length, GREATEST)),
-    st.integers(0, GREATEST - 1),
-    st.integers(1, GREATEST),
-)
-
-
-@given(ranges, st.none() | st.integers(0, 10))
-def test_round_trip(part, beyond):
-    """A range's header selects it, and its Content-Range reads back with the size."""
-    size = min(part.stop + (beyond or 0), GREATEST)
-    assert parse_range(part.header(), size) == [part]
-    assert ByteRange.parse_content_range(part.content_range(size)) == (part, size)
-    unknown = part.content_range(size).rpartition("/")[0] + "/*"
-    assert ByteRange.parse_content_range(unknown) == (part, None)
-    assert len(part) == part.stop - part.start
-
-
 @pytest.mark.parametrize(
     ("start", "stop"), [(0, 0), (5, 4), (-1, 4), (0, GREATEST + 1), (1 << 64, 1 << 65)]
 )
@@ -158,36 +140,3 @@ def test_bad_content_range_is_malformed(text):
     """An answer that does not say which bytes it holds is refused."""
     with pytest.raises(MalformedError):
         ByteRange.parse_content_range(text)
-
-
-numbers = st.sampled_from(["", "0", "3", "9", " 1 ", "\u0663", "+1", str(1 << 63), "9" * 19, "\0"])
-near_valid = st.builds(
-    lambda unit, specs, tail: unit + ",".join(map("-".join, specs)) + tail,
-    st.sampled_from(["bytes=", "bytes=", "bytes ", "BYTES =", "bytes", "\ud800="]),
-    st.lists(st.lists(numbers, min_size=1, max_size=3), max_size=4),
-    st.sampled_from(["", "", ",", " ", "-", "\n"]),
-)
-near_answers = st.builds("bytes {}-{}/{}".format, numbers, numbers, numbers | st.just("*"))
-texts = st.text() | near_valid | near_answers
-
-
-@given(texts, st.integers(0, GREATEST))
-@example("bytes=" + "0-" * 100_000, 10)
-@example("bytes=" + "," * 100_000, 10)
-def test_any_range_parses_or_is_malformed(text, size):
-    """No Range header makes the parser fail in another way or select a byte that is not there."""
-    try:
-        found = parse_range(text, size)
-    except MalformedError:
-        return
-    assert all(part.stop <= size for part in found or [])
-
-
-@given(texts)
-def test_any_content_range_parses_or_is_malformed(text):
-    """No Content-Range header makes the parser fail in another way or lie about the size."""
-    try:
-        part, total = ByteRange.parse_content_range(text)
-    except MalformedError:
-        return
-    assert total is None or len(part) <= part.stop <= total

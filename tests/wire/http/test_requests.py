@@ -16,7 +16,6 @@ from skymount.wire.http.requests import (
     Request,
     basic_credentials,
     form,
-    quote_path,
 )
 from skymount.wire.skylink import Skylink
 
@@ -92,17 +91,6 @@ of_content = partial(Request, may_tell_metadata=True)
 def test_request(request_made, expected):
     """Each call is the request of the contract and of docs/wire.md 3.1, 4.1, 4.2, 4.7, 6, 7, 8."""
     assert request_made == expected
-
-
-@given(st.text(max_size=20))
-def test_quoted_path_reads_back(path):
-    """A path decodes to itself, read as a path and as a query (docs/wire.md 4.1)."""
-    quoted = quote_path(path)
-    assert unquote(quoted) == path
-    assert dict(parse_qsl(f"p={quoted}", keep_blank_values=True)) == {"p": path}
-    assert quoted.isascii()
-    assert quoted.count("/") == path.count("/")
-    assert not set(quoted) & set(" ?#\n\r\0")
 
 
 @given(st.text(min_size=1, max_size=20))
