@@ -173,7 +173,7 @@ def test_who_reads_nothing_is_cut_off(store: _Store, tmp_path: Path) -> None:
     with _running(store, tmp_path, send_timeout=5.0) as (portal, client, log):
         path = store.paths["plain"]
         with client.stream("GET", f"/{path}") as slow:
-            pieces = slow.iter_raw(1 << 16)
+            pieces = slow.iter_raw(1 << 12)
             next(pieces)
             before = portal.descriptors()
             with _asking(portal.url, path, 10) as connections:
