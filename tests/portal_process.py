@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,15 @@ from typing import IO
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 _STOP_TIME = 40  # seconds until a portal that was asked to stop counts as hanging
+_WITH_SETTINGS = """
+import ast, sys
+from pathlib import Path
+from skymount.server.config import PortalConfig
+from skymount.server.main import run
+
+config = PortalConfig(Path(sys.argv[1]), port=0, **ast.literal_eval(sys.argv[2]))
+run(config, on_listening=lambda url: print("listening on", url, flush=True))
+"""
 
 
 @dataclass(frozen=True)
@@ -29,11 +38,14 @@ class PortalProcess:
         self.process.kill()
         self.process.wait()
 
-    def rss(self) -> int:
-        """Return the most bytes of memory that it has held so far."""
+    def rss(self, name: str = "VmHWM") -> int:
+        """Return the most bytes of memory that it has held so far; those of now as ``VmRSS``."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+        line = next(line for line in status.splitlines() if line.startswith(f"{name}:"))
         return int(line.split()[1]) << 10
+
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
 
 def portal_command(*args: str) -> list[str]:
@@ -62,13 +74,19 @@ def portal_process(
     *extra_args: str,
     environment: Mapping[str, str] = MappingProxyType({}),
     log: IO[bytes] | None = None,
+    prefix: Sequence[str] = (),
+    settings: Mapping[str, object] | None = None,
 ) -> Iterator[PortalProcess]:
     """Run a portal on a free port with `data` as its directory; stop it at the end.
 
-    `log` is where standard error goes.
+    `log` is where standard error goes, `prefix` a command that runs it. `settings` are those of its
+    configuration that have no option, in place of `extra_args`.
     """
+    command = portal_command("serve", "--listen", "127.0.0.1:0", "--data", str(data), *extra_args)
+    if settings is not None:
+        command = [sys.executable, "-c", _WITH_SETTINGS, str(data), repr(dict(settings))]
     process = subprocess.Popen(
-        portal_command("serve", "--listen", "127.0.0.1:0", "--data", str(data), *extra_args),
+        [*prefix, *command],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=log,

@@ -1,6 +1,5 @@
 """A portal process: it is killed, stopped, sent garbage, and left by its clients."""
 
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -65,17 +64,13 @@ def test_upgrades_are_ignored(portal: PortalProcess, upgrade: bytes) -> None:
             assert answer.read().startswith(b"HTTP/1.1 200")
 
 
-def _descriptors(portal: PortalProcess) -> int:
-    return len(os.listdir(f"/proc/{portal.process.pid}/fd"))
-
-
 def test_clients_that_leave_a_response_cost_nothing(tmp_path: Path) -> None:
     """No descriptor stays open, nothing is printed, and the stop is quick.
 
     Streamed, an archive, and a large response that is one body: its connection is not kept as idle.
     """
     with portal_process(tmp_path) as portal:
-        before = _descriptors(portal)
+        before = portal.descriptors()
         with Client(base_url=portal.url, timeout=60) as client:
             link = client.upload_file("big", bytes(64 << 20))
             inline = client.upload_file("inline", bytes(3 << 20))
@@ -84,7 +79,7 @@ def test_clients_that_leave_a_response_cost_nothing(tmp_path: Path) -> None:
                 with connect(portal.url) as connection:
                     connection.sendall(f"GET /{path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
                     assert connection.recv(1000).startswith(b"HTTP/1.1 200")
-        eventually(lambda: _descriptors(portal) <= before)
+        eventually(lambda: portal.descriptors() <= before)
 
 
 def test_it_stops_quickly_whatever_clients_do(tmp_path: Path) -> None:
