@@ -11,7 +11,7 @@ import pytest
 from skymount.cli import COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent
-WEB_STACK = {"multipart", "python_multipart", "starlette"}
+WEB_STACK = {"multipart", "python_multipart"}
 NOT_FOR_CLIENTS = ("skymount.server", "skymount.content.fetch.skyfile_loader", "skymount.fs.fuse")
 HEAVY = WEB_STACK | {"rich", "pygments", "asyncio"}
 

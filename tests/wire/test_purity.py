@@ -6,7 +6,7 @@ import sys
 
 IO_MODULES = {
     *("asyncio", "http.client", "httpcore", "httpx", "multiprocessing", "pyfuse3"),
-    *("selectors", "socket", "sqlite3", "ssl", "starlette", "subprocess", "trio"),
+    *("selectors", "socket", "sqlite3", "ssl", "subprocess", "trio"),
 }
 
 IMPORT_ALL = """

@@ -225,6 +225,8 @@ class Connections:
         self._open = dict[Connection, None]()  # the oldest first
         self._left = trio.Event()  # one of them has ended
         self._limit = _connection_limit()
+        self._waiting_since: float | None = None  # when a client found no room
+        self._is_full_told = False
 
     async def run(
         self,
@@ -278,19 +280,29 @@ class Connections:
         stream.setblocking(False)
         if stream.family != socket.AF_UNIX:
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if len(self._open) >= self._limit:
-            any(connection.end_if_idle() for connection in self._open)
-            with trio.move_on_after(_PATIENCE):
-                while len(self._open) >= self._limit:
-                    await self._wait_left()
-        if len(self._open) >= self._limit:
-            _log.warning("refused a client: there are %d connections", len(self._open))
+        if not await self._has_room():
             with stream, suppress(OSError):
                 stream.send(_BUSY)
             return
         connection = Connection(stream, self._shared)
         self._open[connection] = None
         handlers.start_soon(self._serve, connection)
+
+    async def _has_room(self) -> bool:
+        """Wait for room, but not for long: the others that wait to be accepted do so, too."""
+        if len(self._open) < self._limit:
+            return True
+        any(connection.end_if_idle() for connection in self._open)
+        if self._waiting_since is None:
+            self._waiting_since = trio.current_time()
+        with trio.move_on_at(self._waiting_since + _PATIENCE):
+            while len(self._open) >= self._limit:
+                await self._wait_left()
+            return True
+        if not self._is_full_told:
+            self._is_full_told = True
+            _log.warning("clients get 503: there are %d connections already", self._limit)
+        return False
 
     async def _serve(self, connection: Connection) -> None:
         try:
@@ -299,6 +311,7 @@ class Connections:
             _log.exception("a connection failed")
         finally:
             del self._open[connection]
+            self._waiting_since, self._is_full_told = None, False
             self._left.set()
 
     async def _wait_left(self) -> None:

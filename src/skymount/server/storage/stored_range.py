@@ -148,7 +148,8 @@ def read_open(
         data = opened.read(offset, min(size, end - offset))
         if not data:
             raise StorageError(f"stored {stored.source.name} is damaged: shorter than recorded")
-        offset += len(data)
-        whole = data if stored.decrypt is None else stored.decrypt(data, offset - len(data))
-        size = (yield whole) or size
+        start, offset = offset, offset + len(data)
+        if stored.decrypt is not None:
+            data = stored.decrypt(data, start)
+        size = (yield data) or size
     return size
