@@ -4,11 +4,14 @@ By default glibc takes buffers of up to 32 MiB from its heap once one of that si
 buffers of many sizes leave holes there, and the heap grows to a multiple of what is in use.
 """
 
+import trio
+
 OWN_PAGES_FROM = 1 << 20
 """Bytes from which a buffer has pages of its own, which go back to the system when it is freed.
 Smaller ones come from the heap, which is faster.
 """
 
+_TRIM_AFTER = 64 << 20  # bytes that went through buffers before free memory is given back
 _TRIM_FROM = 4 << 20  # bytes free at the end of the heap before they go back to the system
 
 _ARENAS = 2  # heaps of all threads, each of which takes 64 MiB of addresses
@@ -47,3 +50,22 @@ def return_free_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+class BufferUse:
+    """Gives memory back once many bytes went through buffers, and none of them is in use."""
+
+    def __init__(self) -> None:
+        self._in_use = 0
+        self._size = 0
+
+    def begin(self) -> None:
+        self._in_use += 1
+
+    async def end(self, size: int) -> None:
+        """Take note that something ended whose buffers had so many bytes, one after the other."""
+        self._in_use -= 1
+        self._size += size
+        if self._size >= _TRIM_AFTER and not self._in_use:
+            self._size = 0
+            await trio.to_thread.run_sync(return_free_memory)

@@ -41,6 +41,7 @@ _ACCEPTED_AT_ONCE = 16
 _OWN_FILES = 32  # databases, logs, and what the event loop needs
 _LEAST, _MOST = 8, 1 << 20  # connections that are served at once, whatever the limit of files is
 _PATIENCE = 5.0  # seconds that a client waits until another one leaves
+_RECEIVED = 64 << 10  # bytes of a request that is not answered
 _PAUSE = 0.1  # seconds before the next attempt to accept
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _TEXT = "the portal serves as many clients as it can; try again in a moment\n"
@@ -283,6 +284,8 @@ class Connections:
         if not await self._has_room():
             with stream, suppress(OSError):
                 stream.send(_BUSY)
+                stream.shutdown(socket.SHUT_WR)
+                stream.recv(_RECEIVED)  # closing with unread bytes can cost the client the answer
             return
         connection = Connection(stream, self._shared)
         self._open[connection] = None

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
+from skymount.errors import MalformedError
 from skymount.server.http.messages import fields, skylink_fields
-from skymount.server.http_error import HttpError, refuse_malformed
+from skymount.server.http_error import HttpError
 from skymount.server.storage.interfaces import Entries
 from skymount.wire.dialect import PRESETS
 from skymount.wire.registry_entry import SignedEntry, linked_skylink
@@ -61,8 +62,10 @@ class SkylinkResolver:
 
     async def resolve(self, link: str) -> ResolvedSkylink:
         """Parse the skylink of a URL and follow it; HttpError 400, 404 or 500."""
-        with refuse_malformed(400, "error parsing skylink: "):
+        try:
             requested = _parse(link)
+        except MalformedError as error:
+            raise HttpError(400, f"error parsing skylink: {error}") from None
         skylink, entries = requested, list[SignedEntry]()
         while skylink.version == 2:
             if len(entries) == HOPS:

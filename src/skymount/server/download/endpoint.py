@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TypeVar
 
 import trio
@@ -45,6 +45,9 @@ _MANY_SUBFILES = 2000  # with more, a selection may take over 1 ms and runs in a
 _HEADER_ROOM = {Kind.PROGRAM: 16 << 10, Kind.SCRIPT: 192 << 10}
 # Bytes of metadata in all headers: many programs take 16 KiB, Chromium takes 256 KiB.
 
+_PLAIN = DownloadQuery.parse({}, has_range=False)
+
+_etag = lru_cache(1024)(etag)
 _GUESSED_TYPES = 4096  # that are remembered
 
 _T = TypeVar("_T")
@@ -97,9 +100,10 @@ class DownloadEndpoint:
         self, request: Request, *, attachment: bool = False, may_move: bool = False
     ) -> Download:
         """Find the skyfile that a request is about; what of it is served is not selected yet."""
-        query = DownloadQuery.parse(
-            parse_query(request.query), has_range="range" in request.headers
-        )
+        query = _PLAIN
+        if request.query:
+            has_range = "range" in request.headers
+            query = DownloadQuery.parse(parse_query(request.query), has_range=has_range)
         if attachment:
             query = replace(query, attachment=True)
         resolved = await self.resolver.resolve(request.variables["link"])
@@ -151,7 +155,7 @@ class DownloadEndpoint:
         known, vary = self.about(request, download, content)
         made = Response(content.status, known, b"", NOT_STORED, vary)
         made.skylink = str(download.resolved.skylink)
-        tag = etag(download.resolved.skylink, f"/{download.path}", query.archive)
+        tag = _etag(download.resolved.skylink, f"/{download.path}", query.archive)
         isolated: Isolation = isolation or (lambda kind: b"")
         is_error_page = content.status != 200
         if not is_error_page:

@@ -36,7 +36,7 @@ from skymount.server.http.origins import (
     parse_origin,
 )
 from skymount.server.http.passwords import Passwords, parse_credentials
-from skymount.server.http_error import HttpError, refuse_malformed
+from skymount.server.http_error import HttpError
 from skymount.wire.dialect import PRESETS, REALM
 from skymount.wire.http.host import is_loopback
 from skymount.wire.skylink import BASE32_LENGTH, BASE64_LENGTH
@@ -48,6 +48,7 @@ _AGENT_TOKENS = tuple(dialect.agent for dialect in PRESETS.values())
 _SKYKEY_ENDPOINTS = frozenset({"createskykey", "addskykey", "skykey", "skykeys", "deleteskykey"})
 _READ_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _DOWNLOADS = frozenset({"file", "hns", "hnsres"})  # first path segments, besides skylinks
+_HOSTS = 1024  # Host headers that are remembered
 _TOLD_LIMIT = 100  # Host headers of which the log says that they are wrong
 _SERVICE_WORKER = "service-worker"  # browsers send this header with a request for its script
 _WRONG_AGENT = (
@@ -138,8 +139,10 @@ class AccessRules:
 
     def host(self, text: str, path: str) -> RequestHost:
         """Parse a Host header; HttpError 400, or 421 against DNS rebinding."""
-        with refuse_malformed(400):
-            host = RequestHost.parse(text, self.names)
+        try:
+            host = _parse_host(text, self.names)
+        except MalformedError as error:
+            raise HttpError(400, str(error)) from None
         if self.any_name or host.name in self.names or is_loopback(host.name):
             return host
         if path == HEALTH and not host.content:  # balancers ask by any name
@@ -303,6 +306,9 @@ def _is_direct(request: Request) -> bool:
         and is_loopback(host.name)
         and not came_through_proxy(request.version, request.headers, is_browser=True)
     )
+
+
+_parse_host = lru_cache(_HOSTS)(RequestHost.parse)
 
 
 def _host_of(url: str) -> RequestHost:

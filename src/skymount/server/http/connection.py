@@ -12,12 +12,13 @@ import socket
 import time
 from collections.abc import Generator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import trio
 
 from skymount.errors import StorageError
+from skymount.large_buffers import BufferUse
 from skymount.server.config import UNIX
 from skymount.server.http.access_log import Observer, Visit
 from skymount.server.http.messages import (
@@ -71,6 +72,7 @@ class Shared:
     observers: Sequence[Observer] = ()
     """They are told of each request when it was answered."""
     is_stopping: bool = False
+    buffers: BufferUse = field(default_factory=BufferUse)
     _room: int = _ROOM
     _given_up: int = 0  # clients that the log has not counted yet
     _next_told: float = 0
@@ -91,7 +93,9 @@ class Shared:
         self._given_up += 1
         if trio.current_time() >= self._next_told:
             seconds = f"{self.send_timeout:.0f} s"
-            _log.warning("closed %d connections that took nothing for %s", self._given_up, seconds)
+            _log.warning(
+                "closed %d connections, as they read nothing for %s", self._given_up, seconds
+            )
             self._given_up, self._next_told = 0, trio.current_time() + _TELL
 
 
@@ -401,6 +405,7 @@ class _Writer:
     async def _send_pieces(self, response: Response, body: Pieces) -> None:
         is_chunked = body.length is None and self._head.version == "1.1"
         shared, room = self._connection.shared, None
+        shared.buffers.begin()
         try:
             piece = await trio.to_thread.run_sync(_next_piece, body.made, room)
             start = self._begin(response)
@@ -413,10 +418,12 @@ class _Writer:
                 shared.give_room(room or 0)
                 room = shared.take_room()
                 piece = await trio.to_thread.run_sync(_next_piece, body.made, room)
+            if end := start + b"0\r\n\r\n" * is_chunked:
+                await self._send(end)
         finally:
             shared.give_room(room or 0)
-        if end := start + b"0\r\n\r\n" * is_chunked:
-            await self._send(end)
+            with trio.CancelScope(shield=True):
+                await shared.buffers.end(self._request.visit.size)
 
 
 def _next_piece(made: Generator[bytes, int | None], room: int | None) -> bytes | None:

@@ -13,7 +13,7 @@ from typing import TypeVar, TypeVarTuple
 import trio
 
 from skymount.concurrency import in_one_of
-from skymount.large_buffers import return_free_memory
+from skymount.large_buffers import BufferUse
 from skymount.server.http_error import HttpError
 from skymount.server.storage.disk_errors import StorageUnavailableError
 from skymount.server.storage.interfaces import ContentStore, Upload
@@ -39,7 +39,6 @@ _IN_FLIGHT_IN_ALL = 12
 _WHOLE_IN_MEMORY = 12  # uploads whose base sector, over _QUICK_SIZE, has their content
 _PUBLISHING = 32  # uploads that wait for the disk at once, which makes them durable together
 _PATIENCE = 60.0  # seconds that an upload waits until others are stored
-_TRIM_AFTER = 64 << 20  # bytes of uploads after which memory is given back
 _QUICK_SIZE = 64 << 10  # bytes that are hashed without a thread: at most two milliseconds
 
 
@@ -62,17 +61,7 @@ class UploadLimits:
     whole: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(_WHOLE_IN_MEMORY))
     sectors: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(SECTORS_IN_MEMORY))
     fill_time: float = _FILL_TIME
-    under_way: int = 0
-    received: int = 0
-    """Bytes of the uploads that ended since memory was given back."""
-
-    async def end_upload(self, size: int) -> None:
-        """Count an upload that ended; give memory back after many bytes, once none is under way."""
-        self.under_way -= 1
-        self.received += size
-        if self.received >= _TRIM_AFTER and not self.under_way:
-            self.received = 0
-            await trio.to_thread.run_sync(return_free_memory)
+    buffers: BufferUse = field(default_factory=BufferUse)
 
 
 class SectorWriter:
@@ -265,7 +254,7 @@ async def open_sector_writer(
 ) -> AsyncIterator[SectorWriter]:
     """Receive one upload, encrypted if a key is given. Without `publish` nothing of it is kept."""
     writer: SectorWriter | None = None
-    limits.under_way += 1
+    limits.buffers.begin()
     try:
         async with trio.open_nursery() as nursery:
             writer = SectorWriter(store, limits, nursery, keep=keep, key=key)
@@ -280,7 +269,7 @@ async def open_sector_writer(
             finally:
                 if writer is not None:
                     writer.end()
-                await limits.end_upload(writer.size if writer is not None else 0)
+                await limits.buffers.end(writer.size if writer is not None else 0)
 
 
 def _first(group: BaseExceptionGroup) -> BaseException:
