@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 _BACKLOG = 128  # connections waiting to be accepted
 _ACCEPTED_AT_ONCE = 16
-_OWN_FILES = 32  # databases, logs, and what the event loop needs
+_OWN_FILES = 44  # databases, logs, and what the event loop needs
 _LEAST, _MOST = 8, 1 << 20  # connections that are served at once, whatever the limit of files is
 _PATIENCE = 5.0  # seconds that a client waits until another one leaves
 _RECEIVED = 64 << 10  # bytes of a request that is not answered
@@ -271,7 +271,7 @@ class Connections:
                     break
                 except OSError as error:
                     if error.errno in _NO_ROOM:  # it goes on when others have closed something
-                        _log.error("cannot accept connections: %s", error.strerror)
+                        self._tell_full(str(error.strerror))
                         await trio.sleep(_PAUSE)
                     break
                 await self._take(stream, handlers)
@@ -302,10 +302,14 @@ class Connections:
             while len(self._open) >= self._limit:
                 await self._wait_left()
             return True
+        self._tell_full(f"there are {self._limit} connections, and others get 503")
+        return False
+
+    def _tell_full(self, reason: str) -> None:
+        """Log that clients are not served, once until one of those that are has left."""
         if not self._is_full_told:
             self._is_full_told = True
-            _log.warning("clients get 503: there are %d connections already", self._limit)
-        return False
+            _log.warning("no more clients can be served now: %s", reason)
 
     async def _serve(self, connection: Connection) -> None:
         try:
