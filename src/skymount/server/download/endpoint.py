@@ -45,9 +45,11 @@ _MANY_SUBFILES = 2000  # with more, a selection may take over 1 ms and runs in a
 _HEADER_ROOM = {Kind.PROGRAM: 16 << 10, Kind.SCRIPT: 192 << 10}
 # Bytes of metadata in all headers: many programs take 16 KiB, Chromium takes 256 KiB.
 
+_TAGS = 1024  # that are remembered, and names of files
 _PLAIN = DownloadQuery.parse({}, has_range=False)
 
-_etag = lru_cache(1024)(etag)
+_etag = lru_cache(_TAGS)(etag)
+_disposition = lru_cache(_TAGS)(content_type.disposition)
 _GUESSED_TYPES = 4096  # that are remembered
 
 _T = TypeVar("_T")
@@ -166,7 +168,7 @@ class DownloadEndpoint:
                 made.fields += isolated("")
                 return made
         attachment = query.attachment or bool(content.archive)
-        disposition = content_type.disposition(content.name, attachment=attachment)
+        disposition = _disposition(content.name, attachment=attachment)
         payload = download.skyfile.stored.payload
         if content.archive:
             kind = content.content_type

@@ -24,6 +24,7 @@ HEALTH = f"{PAGES}health"
 METRICS = f"{PAGES}metrics"
 """Figures of the portal, which are no page."""
 _QUALITY = re.compile(r"q=(0?\.\d{1,3}|0\.?|1(?:\.0{0,3})?)", re.IGNORECASE)
+_ACCEPTS = 256  # values of `Accept` that are remembered
 _ACCEPT_LIMIT = 4096  # characters of an `Accept` that are read
 
 _JAVA = "Java/"  # programs that prefer HTML unless they are told otherwise
@@ -79,7 +80,7 @@ class Requester:
             is_script = is_script or bool(used_as)
         else:  # an older browser, or one that does not take the connection for secure
             shown_by += ("Accept",)
-            if prefers_html(headers.get("accept", "")):
+            if prefers_html(headers.get("accept", "")[:_ACCEPT_LIMIT]):
                 shown_by += ("User-Agent",)
                 if dialect is None and not agent.startswith(_JAVA):
                     return cls(Kind.PAGE, None, shown_by)
@@ -88,10 +89,11 @@ class Requester:
         return cls(Kind.SCRIPT if is_script else Kind.PROGRAM, None, shown_by)
 
 
+@lru_cache(_ACCEPTS)
 def prefers_html(accept: str) -> bool:
     """Whether nothing is wanted more than ``text/html``, which is named; wildcards do not count."""
     html = best = 0.0
-    for accepted in accept[:_ACCEPT_LIMIT].split(","):
+    for accepted in accept.split(","):
         name, *parameters = (part.strip().lower() for part in accepted.split(";"))
         quality = 1.0
         for parameter in parameters:

@@ -7,6 +7,7 @@ where the pieces of all answers take much memory.
 
 import errno
 import logging
+import math
 import os
 import socket
 import time
@@ -124,13 +125,14 @@ class Connection:
         self.shared = shared
         self._stream = stream
         self._peer, self._reached = _addresses(stream)
-        self._idle: trio.CancelScope | None = None  # while no byte of a request is here
+        self._scope = trio.CancelScope()  # of all that is done here
+        self._is_idle = False  # while no byte of a request is here
 
     def end_if_idle(self) -> bool:
         """Close the connection if no request is under way; return whether that is so."""
-        if self._idle is not None:
-            self._idle.cancel()
-        return self._idle is not None
+        if self._is_idle:
+            self._scope.cancel()
+        return self._is_idle
 
     def close(self) -> None:
         """Close the connection, whatever is under way."""
@@ -141,8 +143,9 @@ class Connection:
     async def serve(self) -> None:
         """Answer requests until one side closes the connection, and close it."""
         try:
-            while not self.shared.is_stopping and await self._serve_request():
-                pass
+            with self._scope:
+                while not self.shared.is_stopping and await self._serve_request():
+                    pass
         except (ClientGoneError, trio.ClosedResourceError):
             pass
         finally:
@@ -192,19 +195,17 @@ class Connection:
         """Return the head of the next request; None when there is none. BadRequestError."""
         if self.held:  # a request that came early: others get their turn first
             await trio.lowlevel.checkpoint()
-        with trio.move_on_after(self.shared.idle_timeout) as scope:
-            while (head := take_head(self.held)) is None:
-                self._idle = None if self.held else scope
-                try:
-                    await trio.lowlevel.wait_readable(self._stream)
-                finally:
-                    self._idle = None
-                if not await self.receive():
-                    if self.held:
-                        raise BadRequestError("the request ends within its head")
-                    return None
-            return head
-        return None
+        self._scope.deadline = trio.current_time() + self.shared.idle_timeout
+        while (head := take_head(self.held)) is None:
+            self._is_idle = not self.held
+            await trio.lowlevel.wait_readable(self._stream)
+            self._is_idle = False
+            if not await self.receive():
+                if self.held:
+                    raise BadRequestError("the request ends within its head")
+                return None
+        self._scope.deadline = math.inf
+        return head
 
     async def receive(self) -> int:
         """Receive bytes; return how many, 0 at the end. ClientGoneError."""

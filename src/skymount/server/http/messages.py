@@ -144,13 +144,16 @@ class Response:
 
 def fields(*pairs: tuple[str, str | bytes]) -> bytes:
     """Encode headers. What would end a line becomes a space."""
-    lines = list[bytes]()
-    for name, value in pairs:
-        encoded = value if isinstance(value, bytes) else value.encode()
-        if _UNSAFE.search(encoded):
-            encoded = _UNSAFE.sub(b" ", encoded)
-        lines.append(b"%s: %s\r\n" % (name.encode(), encoded))
-    return b"".join(lines)
+    found, count = b"".join(_line(name, value) for name, value in pairs), len(pairs)
+    if found.count(b"\r") == found.count(b"\n") == count and b"\0" not in found:
+        return found
+    lines = (_line(name, value)[:-2] for name, value in pairs)
+    return b"".join(_UNSAFE.sub(b" ", line) + b"\r\n" for line in lines)
+
+
+def _line(name: str, value: str | bytes) -> bytes:
+    encoded = value if isinstance(value, bytes) else value.encode()
+    return b"%b: %b\r\n" % (name.encode(), encoded)
 
 
 def cache_control(*, may_move: bool, is_decrypted: bool = False) -> str:
