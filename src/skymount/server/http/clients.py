@@ -80,7 +80,7 @@ class Requester:
             is_script = is_script or bool(used_as)
         else:  # an older browser, or one that does not take the connection for secure
             shown_by += ("Accept",)
-            if prefers_html(headers.get("accept", "")[:_ACCEPT_LIMIT]):
+            if prefers_html(headers.get("accept", "")):
                 shown_by += ("User-Agent",)
                 if dialect is None and not agent.startswith(_JAVA):
                     return cls(Kind.PAGE, None, shown_by)
@@ -89,9 +89,13 @@ class Requester:
         return cls(Kind.SCRIPT if is_script else Kind.PROGRAM, None, shown_by)
 
 
-@lru_cache(_ACCEPTS)
 def prefers_html(accept: str) -> bool:
     """Whether nothing is wanted more than ``text/html``, which is named; wildcards do not count."""
+    return _prefers_html(accept[:_ACCEPT_LIMIT])
+
+
+@lru_cache(_ACCEPTS)
+def _prefers_html(accept: str) -> bool:
     html = best = 0.0
     for accepted in accept.split(","):
         name, *parameters = (part.strip().lower() for part in accepted.split(";"))
