@@ -295,8 +295,8 @@ class Connections:
         """Wait for room, but not for long: the others that wait to be accepted do so, too."""
         if len(self._open) < self._limit:
             return True
-        any(connection.end_if_idle() for connection in self._open)
-        if self._waiting_since is None:
+        is_ended = any(connection.end_if_idle() for connection in self._open)
+        if is_ended or self._waiting_since is None:
             self._waiting_since = trio.current_time()
         with trio.move_on_at(self._waiting_since + _PATIENCE):
             while len(self._open) >= self._limit:

@@ -107,3 +107,27 @@ async def test_tiny_chunks_let_others_run(is_read: bool) -> None:
         assert _read_to_end(ours).startswith(b"HTTP/1.1 204 ")
     assert size == (20_000 if is_read else 0)
     assert turns > 100
+
+
+def _refused_late(portal: PortalProcess, head: bytes, body: bytes) -> bytes:
+    """Return the answer to a request whose body is sent whole, whatever comes back meanwhile."""
+    with connect(portal.url) as connection:
+        connection.sendall(head + body)
+        return _read_to_end(connection)
+
+
+def test_a_body_that_did_not_wait_to_be_asked_for(portal: PortalProcess) -> None:
+    """The answer reaches a client that sends with `Expect: 100-continue` what nobody wants."""
+    head = b"POST /svc/portals HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+    head += b"Content-Length: 30000000\r\n\r\n"
+    found = _refused_late(portal, head, bytes(30_000_000))
+    assert found.startswith(b"HTTP/1.1 405 ")
+    assert found.count(b"HTTP/1.1") == 1
+
+
+def test_much_behind_a_broken_chunk(portal: PortalProcess) -> None:
+    """The answer that says so reaches a client that goes on sending."""
+    head = _UPLOAD + b"Transfer-Encoding: chunked\r\n\r\n"
+    found = _refused_late(portal, head, b"1\r\na\r\nX\r\n" + bytes(30_000_000))
+    assert found.startswith(b"HTTP/1.1 400 ")
+    assert b"chunk" in found

@@ -1,12 +1,13 @@
 """Heads and bodies from bytes: the same, however they are cut on their way."""
 
+import time
 from collections.abc import Iterable, Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skymount.server.http.parsing import BadRequestError, BodyReader, take_head
+from skymount.server.http.parsing import HEAD_LIMIT, BadRequestError, BodyReader, take_head
 from tests.server.http.refused_requests import CASES, Case
 
 _SHORT = 1000  # bytes of a request that is cut at each place
@@ -66,3 +67,15 @@ def test_any_bytes_have_an_end(parts: list[bytes]) -> None:
     """Nothing but a refusal comes of what is no request."""
     found = _read([b"".join(parts) + b"\r\n\r\n"])
     assert all(isinstance(each, tuple | bytes | int) for each in found)
+
+
+def test_a_head_that_comes_byte_by_byte() -> None:
+    """Each byte is looked at again with those before it, which must not take long."""
+    held = bytearray(b"GET / HTTP/1.1\r\nA: ")
+    held += b"x" * (HEAD_LIMIT - len(held) - 1)
+    times = list[float]()
+    for _ in range(50):
+        began = time.thread_time()
+        assert take_head(held) is None
+        times.append(time.thread_time() - began)
+    assert min(times) < 0.001

@@ -200,6 +200,7 @@ class Connection:
             self._is_idle = not self.held
             await trio.lowlevel.wait_readable(self._stream)
             self._is_idle = False
+            await trio.lowlevel.checkpoint_if_cancelled()  # no request is left half done
             if not await self.receive():
                 if self.held:
                     raise BadRequestError("the request ends within its head")
@@ -270,27 +271,31 @@ class Connection:
     async def _drain(self, body: "_Body", *, is_last: bool) -> None:
         """Read the rest of a body: closing with unread bytes can cost the client the answer."""
         size = 0
-        with trio.move_on_after(_DRAIN_TIME), suppress(BadRequestError):
-            if is_last:
-                self._end_sending()
-            while size < _DRAIN_LIMIT and (data := await body.receive()):
-                size += len(data)
+        with trio.move_on_after(_DRAIN_TIME):
+            with suppress(BadRequestError):
+                while not is_last and size < _DRAIN_LIMIT:
+                    data = await body.receive()
+                    if not data:
+                        return
+                    size += len(data)
+            await self._end_sending()
 
     async def _refuse(self, error: BadRequestError) -> None:
         """Answer what is no proper request with a line that says why, and read on for a while."""
         response = text_response(error.status, f"{error.message}\n")
-        size = 0
         with trio.move_on_after(_DRAIN_TIME):
             await self.send(encode_head(response, closes=True) + f"{error.message}\n".encode())
-            self._end_sending()
-            while size < _DRAIN_LIMIT and (received := await self.receive()):
-                size += received
-                self.held.clear()
+            await self._end_sending()
 
-    def _end_sending(self) -> None:
-        """Tell the client, which may wait for it, that nothing follows."""
+    async def _end_sending(self) -> None:
+        """Tell the client, which may wait for it, that nothing follows; drop what it sends."""
+        size = 0
         with suppress(OSError):
             self._stream.shutdown(socket.SHUT_WR)
+        while size < _DRAIN_LIMIT and (received := await self.receive()):
+            size += received
+            self.held.clear()
+            await trio.lowlevel.checkpoint()
 
 
 class _Body:

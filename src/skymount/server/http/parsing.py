@@ -21,7 +21,6 @@ _LENGTH = re.compile(r"[0-9]{1,20}")
 _LINE = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([!-~]+) HTTP/([0-9])\.([0-9])")
 _FIELDS = re.compile(r"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\0\n-\r]*\r\n)*")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[^\0\n-\r]*)?")
-_BARE = re.compile(rb"(?<!\r)\n|\r(?!\n|\Z)")  # other parsers see another end of line there
 
 
 class BadRequestError(HttpError):
@@ -80,8 +79,7 @@ def take_head(held: bytearray) -> Head | None:
     if end < 0:
         if held and held[0] <= 0x20:  # also what is no HTTP at all, such as TLS
             raise BadRequestError("this is no HTTP request")
-        if _BARE.search(held, 0, HEAD_LIMIT):
-            raise BadRequestError("a line does not end with CR LF")
+        _check_lines(held)
         if len(held) >= HEAD_LIMIT:
             raise BadRequestError("the headers are too long", 431)
         return None
@@ -213,10 +211,21 @@ class BodyReader:
             _parse_fields(held[: end + 2].decode("latin-1"))
             del held[: end + 4]
             self.is_ended = True
-        elif _BARE.search(held, 0, HEAD_LIMIT):
-            raise BadRequestError("a line does not end with CR LF")
-        elif len(held) >= HEAD_LIMIT:
+            return
+        _check_lines(held)
+        if len(held) >= HEAD_LIMIT:
             raise BadRequestError("the trailers are too long", 431)
+
+
+def _check_lines(held: bytearray) -> None:
+    """Refuse a line that has ended otherwise than with CR LF: other parsers see its end elsewhere.
+
+    This is done each time that bytes come.
+    """
+    end = min(len(held), HEAD_LIMIT)
+    ends, returns = held.count(b"\r\n", 0, end), held.count(b"\r", 0, end)
+    if held.count(b"\n", 0, end) != ends or returns - held.endswith(b"\r", 0, end) != ends:
+        raise BadRequestError("a line does not end with CR LF")
 
 
 def _take_line(held: bytearray) -> bytes | None:
