@@ -258,7 +258,7 @@ class Connections:
                         await self._wait_left()
             finally:
                 for connection in [*self._open]:
-                    connection.close()
+                    connection.abort()
                 handlers.cancel_scope.cancel()
 
     async def _accept(self, handlers: trio.Nursery) -> None:

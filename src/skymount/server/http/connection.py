@@ -134,11 +134,12 @@ class Connection:
             self._scope.cancel()
         return self._is_idle
 
-    def close(self) -> None:
-        """Close the connection, whatever is under way."""
-        if self._stream.fileno() >= 0:
-            trio.lowlevel.notify_closing(self._stream)
-            self._stream.close()
+    def abort(self) -> None:
+        """End the connection, whatever is under way. `serve` closes it: a thread may be about to
+        write to its descriptor, which must not be another file by then.
+        """
+        with suppress(OSError):
+            self._stream.shutdown(socket.SHUT_RDWR)
 
     async def serve(self) -> None:
         """Answer requests until one side closes the connection, and close it."""
@@ -146,10 +147,10 @@ class Connection:
             with self._scope:
                 while not self.shared.is_stopping and await self._serve_request():
                     pass
-        except (ClientGoneError, trio.ClosedResourceError):
+        except ClientGoneError:
             pass
         finally:
-            self.close()
+            self._stream.close()
 
     async def _serve_request(self) -> bool:
         """Answer the next request; return whether another one may follow."""
