@@ -4,6 +4,7 @@ import socket
 
 import pytest
 import trio
+import trio.testing
 
 from skymount.server.http.connection import Connection, Shared
 from skymount.server.http.messages import Request, Response
@@ -16,6 +17,17 @@ _UPLOAD = (
 )
 _PORTALS = b"GET /svc/portals HTTP/1.1\r\nHost: localhost\r\n"
 _CLOSE = b"Connection: close\r\n\r\n"
+
+
+class _Portal:
+    async def answer(self, request: Request) -> Response:
+        return Response(204)
+
+    async def failed(self, request: Request, error: Exception) -> Response:
+        raise AssertionError
+
+    def varies(self, request: Request, status: int) -> tuple[str, ...]:
+        return ()
 
 
 def _read_to_end(connection: socket.socket) -> bytes:
@@ -78,18 +90,12 @@ async def test_tiny_chunks_let_others_run(is_read: bool) -> None:
     theirs.setblocking(False)
     turns, size = 0, 0
 
-    class Portal:
+    class Portal(_Portal):
         async def answer(self, request: Request) -> Response:
             nonlocal size
             while is_read and (data := await request.body.receive()):
                 size += len(data)
-            return Response(204)
-
-        async def failed(self, request: Request, error: Exception) -> Response:
-            raise AssertionError
-
-        def varies(self, request: Request, status: int) -> tuple[str, ...]:
-            return ()
+            return await super().answer(request)
 
     async def count_turns() -> None:
         nonlocal turns
@@ -131,3 +137,21 @@ def test_much_behind_a_broken_chunk(portal: PortalProcess) -> None:
     found = _refused_late(portal, head, b"1\r\na\r\nX\r\n" + bytes(30_000_000))
     assert found.startswith(b"HTTP/1.1 400 ")
     assert b"chunk" in found
+
+
+async def test_a_request_that_has_arrived_is_answered() -> None:
+    """A connection is not idle any more once bytes are there, though nothing has read them yet."""
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+
+    connection = Connection(theirs, Shared(_Portal(), 30, 30))
+    with ours:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.serve)
+            await trio.testing.wait_all_tasks_blocked()
+            ours.sendall(_PORTALS + b"\r\n")
+            assert not connection.end_if_idle()
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert ours.recv(1000).startswith(b"HTTP/1.1 204 ")
+            assert connection.end_if_idle()
+        assert ours.recv(1000) == b""

@@ -130,9 +130,16 @@ class Connection:
 
     def end_if_idle(self) -> bool:
         """Close the connection if no request is under way; return whether that is so."""
-        if self._is_idle:
-            self._scope.cancel()
-        return self._is_idle
+        if not self._is_idle or self._has_arrived():
+            return False
+        self._scope.cancel()
+        return True
+
+    def _has_arrived(self) -> bool:
+        """Whether bytes wait to be received."""
+        with suppress(OSError):
+            return bool(self._stream.recv(1, socket.MSG_PEEK))
+        return False
 
     def abort(self) -> None:
         """End the connection, whatever is under way. `serve` closes it: a thread may be about to
