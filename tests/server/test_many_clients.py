@@ -187,6 +187,18 @@ def test_idle_connections_leave_room_where_others_were_refused(
             assert _statuses([last]) == [200]
 
 
+def test_long_paths_are_not_remembered(store: _Store, tmp_path: Path) -> None:
+    """Paths that all lead to one page take no memory once they are answered."""
+    with _running(store, tmp_path) as (portal, client, _):
+        link = client.upload({"index.html": b"hello"}, tryfiles='["/index.html"]')
+        rest = "/\N{PILE OF POO}/" + "x" * 60_000
+        assert client.get(f"/{link}/0{rest}").content == b"hello"
+        before = portal.rss("VmRSS")
+        for number in range(1000):
+            assert client.get(f"/{link}/{number}{rest}").status_code == 200
+        assert portal.rss("VmRSS") < before + _GIVEN_BACK
+
+
 def test_who_reads_nothing_is_cut_off(store: _Store, tmp_path: Path) -> None:
     """After `send_timeout`, and the log says so. Who reads slowly is not."""
     with _running(store, tmp_path, send_timeout=5.0) as (portal, client, log):

@@ -1,13 +1,14 @@
 """What clients send and get on one connection, byte by byte."""
 
 import socket
+from collections.abc import Generator
 
 import pytest
 import trio
 import trio.testing
 
 from skymount.server.http.connection import Connection, Shared
-from skymount.server.http.messages import Request, Response
+from skymount.server.http.messages import Pieces, Request, Response
 from tests.portal_process import PortalProcess
 from tests.server.http_client import Client
 from tests.server.raw_connection import connect
@@ -155,3 +156,26 @@ async def test_a_request_that_has_arrived_is_answered() -> None:
             assert ours.recv(1000).startswith(b"HTTP/1.1 204 ")
             assert connection.end_if_idle()
         assert ours.recv(1000) == b""
+
+
+async def test_a_body_whose_first_piece_cannot_be_made() -> None:
+    """The client is told so, whatever the reason is."""
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+
+    def made() -> Generator[bytes, int | None]:
+        raise MemoryError
+        yield b""
+
+    class Portal(_Portal):
+        async def answer(self, request: Request) -> Response:
+            return Response(200, body=Pieces(made()))
+
+        async def failed(self, request: Request, error: Exception) -> Response:
+            assert isinstance(error, MemoryError)
+            return Response(500)
+
+    ours.sendall(_PORTALS + _CLOSE)
+    await Connection(theirs, Shared(Portal(), 30, 30)).serve()
+    with ours:
+        assert _read_to_end(ours).startswith(b"HTTP/1.1 500 ")

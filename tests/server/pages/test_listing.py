@@ -245,6 +245,14 @@ def test_what_cannot_run_stays_and_is_sandboxed(
     assert client.get(f"/{link}", headers={**_HTML, "Range": "bytes=0-0"}).status_code == 206
 
 
+def test_several_parts_are_sandboxed(client: Client) -> None:
+    """B6: whatever is in them, as a browser could take their type for one that runs."""
+    link = client.upload_file("a.txt", b"0123456789")
+    answer = client.get(f"/{link}", headers={"Range": "bytes=0-1,4-5"})
+    assert answer.headers["content-type"].startswith("multipart/byteranges;")
+    assert answer.headers["content-security-policy"].startswith("sandbox ")
+
+
 @pytest.fixture(scope="module")
 def open_portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PortalProcess]:
     """A portal that others reach by names, one of which is for content."""

@@ -45,7 +45,8 @@ _MANY_SUBFILES = 2000  # with more, a selection may take over 1 ms and runs in a
 _HEADER_ROOM = {Kind.PROGRAM: 16 << 10, Kind.SCRIPT: 192 << 10}
 # Bytes of metadata in all headers: many programs take 16 KiB, Chromium takes 256 KiB.
 
-_TAGS = 1024  # that are remembered, and names of files
+_TAGS = 1024  # that are remembered, and names of files, if they are no longer than
+_SHORT = 256  # characters: clients choose them
 _PLAIN = DownloadQuery.parse({}, has_range=False)
 
 _etag = lru_cache(_TAGS)(etag)
@@ -157,7 +158,9 @@ class DownloadEndpoint:
         known, vary = self.about(request, download, content)
         made = Response(content.status, known, b"", NOT_STORED, vary)
         made.skylink = str(download.resolved.skylink)
-        tag = _etag(download.resolved.skylink, f"/{download.path}", query.archive)
+        path = download.path
+        tag_of = _etag if len(path) <= _SHORT else etag
+        tag = tag_of(download.resolved.skylink, f"/{path}", query.archive)
         isolated: Isolation = isolation or (lambda kind: b"")
         is_error_page = content.status != 200
         if not is_error_page:
@@ -168,7 +171,9 @@ class DownloadEndpoint:
                 made.fields += isolated("")
                 return made
         attachment = query.attachment or bool(content.archive)
-        disposition = _disposition(content.name, attachment=attachment)
+        name = content.name
+        disposed = _disposition if len(name) <= _SHORT else content_type.disposition
+        disposition = disposed(name, attachment=attachment)
         payload = download.skyfile.stored.payload
         if content.archive:
             kind = content.content_type
@@ -176,7 +181,7 @@ class DownloadEndpoint:
             made.fields += isolated(kind)
             made.body = Pieces(archive_pieces(content.archive, content.members, payload))
             return made
-        stored_kind = kind = await self.kind(download, content)
+        kind = await self.kind(download, content)
         if request.asker.requester.is_browser and content.size:
             kind = await _type_with_charset(kind, download.skyfile, content, self.guessed)
         wanted = "" if is_error_page else query.range_header or headers.get("range", "")
@@ -188,7 +193,7 @@ class DownloadEndpoint:
         made.fields += fields(
             ("Content-Disposition", disposition), ("Accept-Ranges", "bytes"), *chosen.headers
         )
-        made.fields += isolated(stored_kind)
+        made.fields += isolated(dict(chosen.headers)["Content-Type"])
         made.status = content.status if is_error_page else chosen.status
         made.body = _body(payload, content.extents, chosen.segments)
         return made

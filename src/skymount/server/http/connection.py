@@ -358,8 +358,12 @@ class _Writer:
         """Send an answer; return whether it was sent whole. ClientGoneError."""
         try:
             await self._write(response)
-        except (HttpError, StorageError, OSError) as error:
+        except ClientGoneError:
+            raise
+        except Exception as error:
             if self._is_begun:
+                if not isinstance(error, HttpError | StorageError | OSError):
+                    raise
                 request = self._request
                 _log.error("%s %r: broken off: %s", request.method, request.path, error)
                 return False

@@ -14,7 +14,7 @@ HEAD_LIMIT = 64 << 10
 """Bytes of a request line and its headers; of the trailers of a body, too."""
 
 _PIECES = 32  # chunks that are joined before other connections run
-_PIECE_LIMIT = 256 << 10  # bytes that are joined
+_PIECE_LIMIT = 256 << 10  # bytes, with those of their sizes
 _LENGTH_DIGITS = 18  # no body is that long
 
 _LENGTH = re.compile(r"[0-9]{1,20}")
@@ -153,10 +153,9 @@ class BodyReader:
         return data if data or self.is_ended else None
 
     def _take_chunks(self, held: bytearray) -> bytes:
-        pieces, size = list[bytes](), 0
-        while len(pieces) < _PIECES and size < _PIECE_LIMIT and self._begin_chunk(held):
+        pieces, least = list[bytes](), len(held) - _PIECE_LIMIT
+        while len(pieces) < _PIECES and len(held) > least and self._begin_chunk(held):
             pieces.append(self._take_content(held))
-            size += len(pieces[-1])
             if self._left or not self._end_chunk(held):
                 break
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
