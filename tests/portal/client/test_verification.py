@@ -549,7 +549,8 @@ async def test_v2_skylink(portal: PortalProcess, tmp_path: Path):
         assert (await client.download_file(tmp_path / "x", link)).verified == "yes"
         found = await client.get_file_content(link)
         assert (found.verified, found.skylink) == ("yes", str(upload))
-        assert (await client.get_metadata(link)).verified == "yes"
+        metadata = await client.get_metadata(link)
+        assert (metadata.verified, metadata.skylink) == ("yes", str(upload))
     assert (tmp_path / "x").read_bytes() == b"moving"
 
 
