@@ -19,6 +19,7 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.portal.client.client import PortalClient
+from skymount.portal.client.registry import EntryResult
 from skymount.portal.client.upload import UploadBody
 from skymount.wire.http.byte_range import ByteRange
 from tests.fakes import portal as fake
@@ -50,6 +51,12 @@ async def test_connections_are_reused():
         await client.raw_metadata(SMALL.skylink)
         await read(client)
         assert portal.accepted == 1
+
+
+async def test_client_of_options_that_were_checked_before():
+    """It has all that a client has."""
+    async with talking() as (_, client):
+        assert await client.registry.get_entry("ab" * 32, "key") == EntryResult()
 
 
 # --- failures
