@@ -291,6 +291,20 @@ async def test_newest_entry_of_all_portals():
             assert await rig.resolve(V2) == (OTHER.skylink, True)
 
 
+async def test_entry_that_comes_late(tmp_path: Path):
+    """G18: nobody waits for a late portal; once it has answered, the newest entry counts."""
+    async with open_rig(2, tmp_path) as rig:
+        prompt, late = rig.registries
+        prompt.set(to(SITE))
+        late.set(to(OTHER, revision=1))
+        wait = fake.waits(3.0)
+        late.portal.fault(lambda *asked: wait(asked[0], late.answer(*asked)), first=True)
+        assert (await rig.entries.read(KEY)).revision == 0
+        with trio.fail_after(30):
+            while (found := rig.entries.recall(KEY)) is None or not found.revision:
+                await trio.sleep(0.01)
+
+
 async def test_proof_of_a_portal_without_a_registry():
     """H4: it is enough if no portal hands out the entry."""
     async with open_rig(2) as rig:
