@@ -89,7 +89,7 @@ def upload_plan(data: bytes) -> None:
 def _stored(plan: UploadPlan, body: bytes, size: int) -> bytes:
     """Return the metadata that the embedded portal stores."""
     content_type = plan.media_type.encode()
-    params = parse_query(urlencode(plan.query).encode())
+    params = parse_query(urlencode(plan.query))
     query = UploadQuery.parse(params, content_type=content_type, force_disabled=False)
     parts = PartList(PortalConfig(_directory()))
     if query.is_form:

@@ -472,6 +472,7 @@ def _portal() -> PortalApp:
     atexit.register(store.close)
     atexit.register(entries.close)
     catalogue = LocalCatalogue.open(data, store)
+    trio.run(catalogue.repair)
     atexit.register(catalogue.close)
     rules = AccessRules.of(config, on_loopback=True)
     skykeys = SkykeyStore(data / "skykeys.json", tuple(KEYS.values())[:1])
@@ -485,7 +486,7 @@ def _portal() -> PortalApp:
     return PortalApp(config, storage, Access(rules))
 
 
-async def _answered(request: bytes) -> bytes:
+async def _answered(portal: PortalApp, request: bytes) -> bytes:
     """Return what comes back for one request, after which the connection ends."""
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
@@ -493,7 +494,7 @@ async def _answered(request: bytes) -> bytes:
         ours.sendall(request)
         ours.shutdown(socket.SHUT_WR)
         with trio.fail_after(20):
-            await Connection(theirs, Shared(_portal(), 20, 20)).serve()
+            await Connection(theirs, Shared(portal, 20, 20)).serve()
         return b"".join(iter(lambda: ours.recv(1 << 20), b""))
 
 
@@ -557,7 +558,8 @@ def portal_request(data: bytes) -> None:
     host = [] if any(text.lower().startswith(b"host:") for text in fields) else [b"host: localhost"]
     length = [b"content-length: %d" % len(body)] if body else []
     lines = [line + b" HTTP/1.1", *host, b"connection: close", *fields, *length]
-    found = trio.run(_answered, b"\r\n".join(lines)[:60_000] + b"\r\n\r\n" + body[:60_000])
+    portal = _portal()
+    found = trio.run(_answered, portal, b"\r\n".join(lines)[:60_000] + b"\r\n\r\n" + body[:60_000])
     if not found:  # the client went away within its body
         return
     start, _, content = found.removeprefix(_CONTINUE).partition(b"\r\n\r\n")

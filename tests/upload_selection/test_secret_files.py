@@ -99,6 +99,30 @@ def test_keys_as_programs_write_them(made: Path) -> None:
     assert taken == {name for name in reasons if name.startswith("public")}
 
 
+def der(tag: int, *parts: bytes) -> bytes:
+    """Return a short element of DER."""
+    body = b"".join(parts)
+    return bytes([tag, len(body)]) + body
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "third", "is_key"),
+    [
+        (0, 0x06, 0x04, True),  # as PKCS #8 has it
+        (3, 0x06, 0x30, True),  # a store of PKCS #12
+        (0, 0x02, 0x04, False),
+        (3, 0x02, 0x30, False),
+        (0, 0x06, 0x30, False),
+        (2, 0x06, 0x04, False),
+    ],
+)
+def test_forms_near_a_key(version: int, name: int, third: int, is_key: bool) -> None:
+    """A number and a sequence begin keys and other things: what they hold tells."""
+    parts = der(0x02, bytes([version])), der(0x30, der(name, b"\x2b\x65\x70")), der(third, b"x")
+    raw = der(0x30, *parts)
+    assert reason_of_form(raw, len(raw)) == ("a private key" if is_key else "")
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -136,6 +160,7 @@ def test_keys_as_text(text: str) -> None:
         "a" * 127 + "\n",
         "skykey:name\n",
         "(private-key (see below))\n",
+        "skykey:" + "A" * 76 + " is how a skykey looks.\n" + "It goes on.\n" * 400,
         "",
     ],
 )

@@ -27,7 +27,7 @@ from skymount.portal.failover.portals import Portals, open_portals
 from skymount.portal.options import ClientOptions
 from skymount.wire.base_sector import CIPHER_LEGACY_PLAIN
 from skymount.wire.metadata import Metadata, Subfile, encode_metadata
-from tests.fakes.portal import FakePortal, closes_after, running, status
+from tests.fakes.portal import FakePortal, body_is, closes_after, running, status
 from tests.fakes.skyfiles import (
     FakeSkyfile,
     encrypted,
@@ -228,6 +228,22 @@ async def test_a_liar_does_not_say_what_is_sent(size: int, has_base_sectors: boo
             sent = [request.body for request in target.asked(UPLOAD)]
     is_proved = has_base_sectors or size < 4 << 20
     assert [good.payload in body and b"text/plain" in body for body in sent] == [True] * is_proved
+
+
+async def test_metadata_of_another_size_keep_nothing_from_being_sent(target: str):
+    """The next portal is asked for them."""
+    content = of_metadata(encode_metadata(Metadata("new", 3)), b"new")
+    async with running(FakePortal()) as liar, running(FakePortal()) as honest:
+        for portal in (liar, honest):
+            portal.add(content)
+            portal.fault(status(404), "basesector")
+        liar.fault(body_is(content.metadata.ljust(5000)), "/svc/metadata/")
+        async with open_portals({url: {} for url in (liar.url, honest.url, target)}, 20) as portals:
+            loader = SkyfileLoader(portals, VerifyPolicy.AVAILABLE)
+            async with open_reader(portals, loader, MemoryCache(8 << 20)) as reader:
+                replicator = Replicator(portals, reader, loader)
+                await replicator.replicate(content.skylink, portals.clients[-1])
+        assert len(liar.asked("/svc/metadata/")) == 1
 
 
 async def test_a_liar_that_calls_it_encrypted_keeps_nothing_from_being_sent():

@@ -1,10 +1,8 @@
 """Downloads into files: complete or not there at all, and going on where a transfer broke."""
 
 import os
-import re
 import resource
 import signal
-import socket
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -108,14 +106,6 @@ async def test_file(portal: PortalProcess, tmp_path: Path):
             assert (tmp_path / "f").read_bytes() == DATA
     assert seen[-1] == (len(DATA), len(DATA))
     assert os.listdir(tmp_path) == ["f"]
-
-
-async def test_empty_file(portal: PortalProcess, tmp_path: Path):
-    """A file without bytes is there."""
-    async with PortalClient(portal.url) as client:
-        result = await client.upload_file(b"", custom_filename="empty")
-        await client.download_file(tmp_path / "e", str(result))
-    assert (tmp_path / "e").read_bytes() == b""
 
 
 async def test_paths_with_special_characters(portal: PortalProcess, tmp_path: Path):
@@ -429,46 +419,6 @@ async def test_portal_that_sends_too_much(target: Path):
         with pytest.raises(BadContentError, match="more bytes than asked for"):
             await client.download_file(target, LARGE.name)
     assert target.read_bytes() == b"old"
-
-
-async def test_portal_that_restarts(tmp_path: Path):
-    """C12: a portal that goes away in the middle and comes back is not noticed."""
-    held = trio.Event()
-    data = noise(40 << 20, 9)
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    listener.listen()
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-    async def answer(stream: trio.SocketStream, start: int, stop: int) -> None:
-        head = f"HTTP/1.1 206 Partial\r\nContent-Range: bytes {start}-{len(data) - 1}/{len(data)}"
-        line = head if start else "HTTP/1.1 200 OK"
-        await stream.send_all(
-            f'{line}\r\nETag: "a"\r\nContent-Length: {len(data) - start}\r\n\r\n'.encode()
-        )
-        await stream.send_all(data[start:stop])
-        await stream.aclose()
-
-    async def serve() -> None:
-        accepting = trio.SocketListener(trio.socket.from_stdlib_socket(listener))
-        begun = 0
-        while begun < len(data):
-            stream = await accepting.accept()
-            head = b""
-            while b"\r\n\r\n" not in head:
-                head += await stream.receive_some()
-            asked = re.search(rb"(?i)range: bytes=(\d+)-", head)
-            start = int(asked[1]) if asked else 0
-            begun = start + (12 << 20)
-            await answer(stream, start, begun)
-        await accepting.aclose()
-        held.set()
-
-    async with trio.open_nursery() as nursery, PortalClient(url, verify="off") as client:
-        nursery.start_soon(serve)
-        await client.download_file(tmp_path / "f", LARGE.name)
-        await held.wait()
-    assert (tmp_path / "f").read_bytes() == data
 
 
 # --- ends that come from here

@@ -1,4 +1,4 @@
-"""Names at a portal: what a domain resolves to, and the URLs of names and content."""
+"""Names at a portal: what a domain resolves to, and the URLs of names with a port."""
 
 from collections.abc import AsyncIterator
 
@@ -22,7 +22,6 @@ from tests.fakes.portal import error as refusal
 from tests.portal_process import PortalProcess
 
 LINK = "AAA9s0sR9i8NGy19EadRGcpUt0HdvDMHJilKGmW545-k1g"
-LABEL = "0003rcqb27r2u38r5luh39qh37559dq1rmu361p65551kpdpsefq9lg"
 KEY, TWEAK = "ab" * 32, "cd" * 32
 RECORDS = {
     "plain": f"svc://{LINK}",
@@ -123,34 +122,10 @@ async def test_what_is_no_domain(domain: str):
         assert fake.accepted == 0
 
 
-def test_urls_of_names():
-    """The URLs are the contract's, and those of the form with a subdomain."""
-    client = PortalClient("https://portal.example/base/")
-    assert client.get_hns_url("hns://Name") == "https://portal.example/base/hns/name"
-    assert client.get_hns_url("a.b", path="/x y/ü/") == (
-        "https://portal.example/base/hns/a.b/x%20y/%C3%BC"
-    )
-    assert client.get_hns_url("a", download=True) == (
-        "https://portal.example/base/hns/a?attachment=true"
-    )
-    assert client.get_hns_url("bücher") == "https://portal.example/base/hns/xn--bcher-kva"
-    assert client.get_hnsres_url("a") == "https://portal.example/base/hnsres/a"
-    assert client.get_hnsres_url("a", download=True).endswith("/hnsres/a?attachment=true")
+def test_urls_with_a_port():
+    """In the form with a subdomain the port stays."""
     outside = PortalClient("https://portal.example:8443")
     assert outside.get_hns_url("a", path="x", subdomain=True) == (
         "https://a.hns.portal.example:8443/x"
     )
     assert outside.get_hns_url("a", subdomain=True) == "https://a.hns.portal.example:8443/"
-
-
-def test_urls_of_content():
-    """The same for content."""
-    client = PortalClient("https://portal.example")
-    assert client.get_skylink_url(f"svc://{LINK}") == f"https://portal.example/{LINK}"
-    assert client.get_skylink_url(f"{LINK}/a%20b", path="c?d#e", download=True) == (
-        f"https://portal.example/{LINK}/a%20b/c%3Fd%23e?attachment=true"
-    )
-    assert client.get_skylink_url(LINK, subdomain=True) == f"https://{LABEL}.portal.example/"
-    assert client.get_skylink_url(LINK, path="a/b", subdomain=True, download=True) == (
-        f"https://{LABEL}.portal.example/a/b?attachment=true"
-    )

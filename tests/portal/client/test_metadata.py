@@ -18,8 +18,6 @@ from skymount.errors import (
 )
 from skymount.portal.client.client import PortalClient
 from skymount.portal.client.metadata import FileContent, is_json
-from skymount.portal.client.offline import gen_key_pair_and_seed
-from skymount.portal.client.registry import RegistryEntry
 from skymount.server.storage import zone_file
 from skymount.wire.dialect import SKYNET
 from tests.fakes import portal as fake
@@ -202,21 +200,6 @@ async def test_portal_that_cannot_choose():
         assert (await client.get_metadata(LINK)).metadata == json.loads(SMALL.metadata)
         asked = [each.query for each in portal.requests if each.method == "HEAD"]
         assert asked == [{}, {"format": "concat"}]
-
-
-async def test_v2_skylink(portal: PortalProcess):
-    """A v2 skylink stays one in the request; the result names what it leads to."""
-    pair = gen_key_pair_and_seed()
-    async with PortalClient(portal.url) as client:
-        result = await client.upload_file(b'{"a":1}', custom_filename="x.json")
-        entry = RegistryEntry("k", bytes(result.skylink), 0)
-        await client.registry.set_entry(pair.private_key, entry)
-        link = client.registry.get_entry_link(pair.public_key, "k")
-        content = await client.get_file_content(link)
-        assert (content.data, content.skylink) == ({"a": 1}, str(result))
-        metadata = await client.get_metadata(link)
-        assert metadata.skylink == str(result)
-        assert metadata.metadata["filename"] == "x.json"
 
 
 async def test_dialect_of_a_call():

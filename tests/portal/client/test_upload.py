@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from python_multipart.multipart import MultipartParser
 
 from skymount.errors import (
@@ -95,12 +93,6 @@ def parts_of(body: UploadBody, raw: bytes) -> list[tuple[PartHeader, bytes]]:
     return found
 
 
-async def contents(path: Path) -> list[tuple[str, bytes]]:
-    """Return what an upload of a path would carry, by name."""
-    body = UploadBody.of_path(path)
-    return [(part.filename, data) for part, data in parts_of(body, await bytes_of(body))]
-
-
 async def test_file(tmp_path: Path):
     """A file is one part named `file`, with name, type, mode and content."""
     file = tmp_path / "page.html"
@@ -110,12 +102,6 @@ async def test_file(tmp_path: Path):
     assert body.dirname == ""
     part = PartHeader("file", "page.html", "text/html", 0o750)
     assert parts_of(body, await bytes_of(body)) == [(part, b"<html>")]
-
-
-async def test_empty_file(tmp_path: Path):
-    """An empty file is a part without content."""
-    (tmp_path / "empty").touch()
-    assert await contents(tmp_path / "empty") == [("empty", b"")]
 
 
 @pytest.mark.parametrize(
@@ -178,33 +164,6 @@ async def test_odd_names(tmp_path: Path, name: str):
     assert part.contenttype == ""
 
 
-@settings(
-    max_examples=60,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(
-    files=st.dictionaries(
-        st.text(
-            st.characters(exclude_characters="/\0", exclude_categories=["Cs"]),
-            min_size=1,
-            max_size=40,
-        ).filter(lambda name: name not in (".", "..")),
-        st.binary(max_size=300),
-        min_size=1,
-        max_size=5,
-    )
-)
-async def test_any_names(tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]):
-    """Whatever a file system lets a file be called, name and content arrive."""
-    root = tmp_path_factory.mktemp("any")
-    for name, content in files.items():
-        (root / name).write_bytes(content)
-    assert sorted(await contents(root)) == sorted(files.items())
-
-
 async def test_progress(tmp_path: Path):
     """Progress is reported in bytes sent, never backwards, up to the size of the body."""
     for n in range(5):
@@ -232,16 +191,6 @@ async def test_sent_again(tmp_path: Path):
     seen.clear()
     await bytes_of(body)
     assert seen == []
-
-
-async def test_file_that_shrinks(tmp_path: Path):
-    """A file that became shorter is an error that names it, not a body that is too short."""
-    file = tmp_path / "f"
-    file.write_bytes(noise(5000))
-    body = UploadBody.of_path(file)
-    file.write_bytes(b"x")
-    with pytest.raises(OSError, match="/f: became shorter"):
-        await bytes_of(body)
 
 
 async def test_file_that_grows(tmp_path: Path):

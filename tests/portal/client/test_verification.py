@@ -468,6 +468,14 @@ async def test_files_that_cannot_be(tmp_path: Path):
         assert (await client.download_file(tmp_path / "x", beyond.name, path="b")).verified == "yes"
 
 
+async def test_metadata_that_make_no_sense(tmp_path: Path):
+    """C15: content whose metadata cannot be read cannot be compared."""
+    odd = of_metadata(b"no JSON", b"abc")
+    async with talking(odd) as (_, client):
+        assert (await client.download_file(tmp_path / "x", odd.name)).verified == "no"
+    assert (tmp_path / "x").read_bytes() == b"abc"
+
+
 async def test_chunk_that_cannot_be_had(tmp_path: Path):
     """C15: nor can a part of a chunk, where the portal does not send the rest of it."""
     async with talking(LARGE) as (portal, client):
@@ -549,7 +557,8 @@ async def test_v2_skylink(portal: PortalProcess, tmp_path: Path):
         assert (await client.download_file(tmp_path / "x", link)).verified == "yes"
         found = await client.get_file_content(link)
         assert (found.verified, found.skylink) == ("yes", str(upload))
-        assert (await client.get_metadata(link)).verified == "yes"
+        metadata = await client.get_metadata(link)
+        assert (metadata.verified, metadata.skylink) == ("yes", str(upload))
     assert (tmp_path / "x").read_bytes() == b"moving"
 
 

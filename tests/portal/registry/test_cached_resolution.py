@@ -14,13 +14,6 @@ SITE = skyfiles.of_files({"f": b"site"})
 FOUND = Resolution(SITE.skylink, True, 100.0)
 
 
-def test_nothing_is_known():
-    """A name of which nothing is known is to be asked for."""
-    assert CachedResolution().revalidate_in(1e9, 60) == 0
-    assert CachedResolution().answer(1e9, 60) is None
-    assert not CachedResolution().stale
-
-
 def test_answer_holds():
     """H2: A resolution holds for `hns_ttl` (60 s), from when it was asked for."""
     known = CachedResolution(FOUND, requested_at=100)

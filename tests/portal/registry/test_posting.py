@@ -131,20 +131,6 @@ async def test_too_few_took_it(
         assert ledger.pending() == []
 
 
-async def test_majority_is_enough(
-    ledger: Ledger,
-    one: FakeRegistry,
-    two: FakeRegistry,
-    three: FakeRegistry,
-    autojump_clock: object,
-):
-    """Two of three."""
-    two.always = "deaf"
-    async with mounted(ledger, one, two, three, policy=MAJORITY) as entries:
-        await entries.write(ref(), PAIR, b"x", None)
-        assert owed(ledger) == [(two.url, b"x", 0)]
-
-
 async def test_late_post_is_recorded(
     ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
 ):

@@ -70,10 +70,13 @@ async def test_what_waits_is_sent_once_a_portal_answers(
 
 
 async def test_pauses_grow(ledger: Ledger, one: FakeRegistry, autojump_clock: object) -> None:
-    """A portal that is away is tried once in a while, and soon after something was kept."""
+    """A portal that is away is tried once in a while, with one entry, and soon after something was
+    kept.
+    """
     async with running(ledger, one) as entries:
         one.always = "down"
         await fail(entries, b"x")
+        await fail(entries, b"z", "c")
         asked = one.requests
         await trio.sleep(FIRST_PAUSE * 1.5)
         assert one.requests == asked + 1

@@ -46,6 +46,12 @@ def test_a_directory_is_a_listing(client: Client) -> None:
     assert "f?.txt" in page(client, f"/-/view/{link}/a%20dir/e/f%3F.txt").text
 
 
+def test_a_directory_of_one_file_is_a_listing(client: Client) -> None:
+    """B4: it is another thing than a file, which has the name of the whole."""
+    link = client.upload({"only.txt": b"text"}, filename="tree")
+    assert page(client, f"/-/view/{link}").text.count("<tr>") == 1 + 1
+
+
 def test_a_directory_comes_as_zip_and_tar(client: Client) -> None:
     """B4: whatever the browser accepts, of any directory."""
     link = client.upload({"x/a": b"a", "x/b": b"b", "c": b"c"})
