@@ -272,6 +272,8 @@ _CHUNKS = {
         "a folded trailer first": b"5\r\nhello\r\n0\r\n a: b\r\n\r\n",
         "a trailer without a colon": b"5\r\nhello\r\n0\r\nA b\r\n\r\n",
         "a trailer with a blank before the colon": b"5\r\nhello\r\n0\r\nA : b\r\n\r\n",
+        "a malformed length behind": b"5\r\nhello\r\n0\r\nContent-Length: +5\r\n\r\n",
+        "an unknown coding behind": b"5\r\nhello\r\n0\r\nTransfer-Encoding: gzip\r\n\r\n",
     },
     TOO_LONG: {
         "an extension that is too long": b"5;a=" + _ENDLESS + b"\r\nhello\r\n0\r\n\r\n",
