@@ -56,6 +56,8 @@ class ContentPages:
         else:
             response = await self._without_pages(request, download)
         response.vary += request.asker.requester.shown_by
+        if response.status == 200:
+            response.skylink = str(download.resolved.skylink)
         if request.asker.content_host is None:  # where Service Workers are refused
             response.vary += ("Service-Worker",)
         return response
@@ -112,10 +114,12 @@ class ContentPages:
         if not metadata.subfiles and path:
             raise HttpError(404, f"there is no /{path} in this skylink, which is a single file")
         if path in metadata.subfiles or (not path and is_single(metadata)):
-            return await self._preview(request, download, base)
-        page = await self._listing(request, download, base)
+            page: Response | None = await self._preview(request, download, base)
+        else:
+            page = await self._listing(request, download, base)
         if page is None:
             raise HttpError(404, f"there is no /{path} in this skylink")
+        page.skylink = str(download.resolved.skylink)
         return page
 
     async def _listing(self, request: Request, download: Download, base: str) -> Response | None:
