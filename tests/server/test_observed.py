@@ -85,6 +85,17 @@ def observed(tmp_path: Path) -> Iterator[Observed]:
         yield Observed(portal, log)
 
 
+def test_pages_about_a_skylink_name_it(observed: Observed) -> None:
+    """AL2: a listing for people or for programs, and a preview."""
+    with observed.client(_PASSWORD) as owner:
+        link = owner.upload({"a": b"1", "b": b"2"})
+        owner.get(f"/{link}/")
+        page(owner, f"/{link}")
+        page(owner, f"/-/view/{link}")
+        page(owner, f"/-/view/{link}/a")
+    assert [line["skylink"] for line in observed.lines(5)] == [link] * 5
+
+
 def test_each_request_is_a_line(observed: Observed) -> None:
     """AL1, AL2: who, what, how much; of what is no request, and of who goes away, too."""
     with observed.client(_PASSWORD, "me") as owner, observed.client() as visitor:
