@@ -43,7 +43,6 @@ _LEAST, _MOST = 8, 1 << 20  # connections that are served at once, whatever the 
 _PATIENCE = 5.0  # seconds that a client waits until another one leaves
 _RECEIVED = 64 << 10  # bytes of a request that is not answered
 _PAUSE = 0.1  # seconds before the next attempt to accept
-_NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _TEXT = "the portal serves as many clients as it can; try again in a moment\n"
 _BUSY = encode_head(text_response(503, _TEXT), closes=True) + _TEXT.encode()
 _UNIX_MODE = 0o660  # the user's and the group's
@@ -267,14 +266,13 @@ class Connections:
             for _ in range(_ACCEPTED_AT_ONCE):
                 try:
                     stream, _ = self._listening.accept()
+                    await self._take(stream, handlers)
                 except BlockingIOError:
                     break
-                except OSError as error:
-                    if error.errno in _NO_ROOM:  # it goes on when others have closed something
-                        self._tell_full(str(error.strerror))
-                        await trio.sleep(_PAUSE)
+                except (OSError, MemoryError) as error:  # it goes on when others have left
+                    self._tell_full(str(error) or "no memory")
+                    await trio.sleep(_PAUSE)
                     break
-                await self._take(stream, handlers)
 
     async def _take(self, stream: socket.socket, handlers: trio.Nursery) -> None:
         """Serve a client once there is room; else it is told so."""

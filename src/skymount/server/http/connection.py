@@ -47,7 +47,10 @@ _DRAIN_TIME = 5.0  # seconds; then the connection is closed
 _FILE_STEP = 8 << 20  # bytes of a file that a thread sends, if the socket has room for them
 _TELL = 60.0  # seconds between lines of the log about clients that take nothing
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNABORTED, errno.ETIMEDOUT})
+_GONE = frozenset(
+    getattr(errno, name)
+    for name in ("EPIPE", "ECONNRESET", "ETIMEDOUT", "EHOSTUNREACH", "ENETUNREACH", "ENOTCONN")
+)
 
 
 class Portal(Protocol):
