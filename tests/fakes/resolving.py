@@ -39,7 +39,7 @@ class FakeRegistry:
         if first == "hnsres":
             body = self.domains.get(rest)
             return fake.error(404, "No records found") if body is None else Reply(200, (), body)
-        if first == "svc" and rest == "registry":
+        if first == "svc" and rest == "registry" and request.method == "GET":
             return self._entry(request)
         if first == "svc" and rest.startswith("resolve/"):
             link = Skylink(rest.removeprefix("resolve/"))
