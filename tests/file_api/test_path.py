@@ -15,7 +15,7 @@ import skymount
 from skymount.errors import PortalError
 from skymount.file_api.sessions import SESSIONS
 from tests.fakes import portal as faults
-from tests.fakes.portal import FakePortal
+from tests.fakes.portal import FakePortal, in_thread
 from tests.fakes.skyfiles import (
     FakeSkyfile,
     describe,
@@ -160,6 +160,17 @@ def test_a_portal_that_says_nothing(
         skymount.open(f"{site.name}/a.csv")
     assert caught.value.errno == errno.ETIMEDOUT
     assert site.name in str(caught.value)
+
+
+def test_another_portal_for_the_same_path(fake: FakePortal, site: FakeSkyfile) -> None:
+    """P3: what is named for a path of a path counts; without it that of the first does."""
+    path = skymount.Path(f"{site.name}/a.csv")
+    with in_thread(FakePortal()) as other:
+        elsewhere = skymount.Path(path, portals=other.url)
+        for one in (elsewhere, skymount.Path(elsewhere)):
+            with pytest.raises(FileNotFoundError):
+                one.read_bytes()
+    assert skymount.Path(path).read_bytes() == FILES["a.csv"]
 
 
 def test_a_portal_that_lies(fake: FakePortal) -> None:

@@ -1,5 +1,6 @@
 """The file of the object store's credentials."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,10 @@ def test_which_file_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert CredentialsFile.find({"AWS_ACCESS_KEY_ID": "x", "AWS_PROFILE": "work"}) is None
     with pytest.raises(StorageError, match="cannot use the credentials in"):
         CredentialsFile.find({NAMED: str(path)})
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no file then, as for a service of a user that is in no list."""
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000)
+    assert CredentialsFile.find({}) is None
