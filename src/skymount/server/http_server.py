@@ -42,6 +42,7 @@ _OWN_FILES = 44  # databases, logs, and what the event loop needs
 _LEAST, _MOST = 8, 1 << 20  # connections that are served at once, whatever the limit of files is
 _PATIENCE = 5.0  # seconds that a client waits until another one leaves
 _RECEIVED = 64 << 10  # bytes of a request that is not answered
+_UNSENT = 512 << 10  # bytes that the system holds for a client besides those under way to it
 _PAUSE = 0.1  # seconds before the next attempt to accept
 _TEXT = "the portal serves as many clients as it can; try again in a moment\n"
 _BUSY = encode_head(text_response(503, _TEXT), closes=True) + _TEXT.encode()
@@ -279,6 +280,7 @@ class Connections:
         stream.setblocking(False)
         if stream.family != socket.AF_UNIX:
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
         if not await self._has_room():
             with stream, suppress(OSError):
                 stream.send(_BUSY)
