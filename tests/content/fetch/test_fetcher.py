@@ -194,7 +194,7 @@ async def test_fetches_that_nobody_waits_for_make_way(stack: OpenContentStack):
         wanted = await made.reader.load(quick.skylink)
         made.portal.fault(fake.stalls_after(-1), slow.name)
         async with trio.open_nursery() as nursery:
-            for n in range(2):
+            for n in range(6):
                 nursery.start_soon(made.reader.read, found, n * 5 * MIB, 10)
             await two_requests(made.portal, slow)
             nursery.cancel_scope.cancel()

@@ -169,7 +169,7 @@ class Fetcher:
         try:
             self._demanded.acquire_nowait()  # without a checkpoint, so before speculative jobs
         except trio.WouldBlock:
-            self._cancel_oldest_unwanted()
+            self._cancel_abandoned()
             await self._demanded.acquire()
         try:
             job.room = self.cache
@@ -182,15 +182,16 @@ class Fetcher:
         finally:
             self._demanded.release()
 
-    def _cancel_oldest_unwanted(self) -> None:
-        """Cancel a demanded job whose readers have gone away, since another one has to wait."""
+    def _cancel_abandoned(self) -> None:
+        """Cancel demanded jobs whose readers have gone away, since another one has to wait: also
+        those that wait themselves, or they would be next.
+        """
         oldest = trio.current_time() - self.config.patience
         for job in self.jobs:
             if job.begun > oldest:
                 return
             if not (job.speculative or job.is_wanted or job.scope.cancel_called):
                 self._cancel(job)
-                return
 
     async def _load(self, job: FetchJob) -> Sequence[Data | None]:
         """Return what is on disk of a job's units that have not arrived, at their numbers; those
