@@ -88,6 +88,7 @@ def test_walk(fs: SkylinkFileSystem, site: FakeSkyfile) -> None:
     assert list(fs.walk(f"skylink://{root}/")) == [top, *below]
     assert list(fs.walk(root, topdown=False)) == [*reversed(below), top]
     assert list(fs.walk(root, maxdepth=2)) == [top, below[0]]
+    assert list(fs.walk(root, maxdepth=3)) == [top, *below]
     assert list(fs.walk(f"{root}/d/b.txt")) == [(f"{root}/d/b.txt", [], [""])]
     assert list(fs.walk("")) == [("", [], [])]
     for path, directories, files in fs.walk(root, detail=True):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import fsspec
+import httpx
 import pytest
 from fsspec.callbacks import Callback
 from fsspec.implementations.local import LocalFileSystem
@@ -134,6 +135,16 @@ def test_put_of_lists_of_directories(real: SkylinkFileSystem, tree: Callable[...
     }
     with pytest.raises(IsADirectoryError, match="recursive=True"):
         real.put([source / "d", source / "a.csv"])
+
+
+def test_the_name_of_a_directory_that_was_put(
+    real: SkylinkFileSystem, portal: str, tree: Callable[..., Path]
+) -> None:
+    """P12: as what is uploaded, or as what all of it is in."""
+    source = tree(FILES)
+    for given, name in ((source / "d", "d"), ([source / "d/e", source / "d/b.txt"], "d")):
+        link = real.put(given, recursive=True).removeprefix("skylink://")
+        assert httpx.get(f"{portal}/svc/metadata/{link}").json()["filename"] == name
 
 
 def test_put_of_two_files_with_one_name(real: SkylinkFileSystem, tree: Callable[..., Path]) -> None:
