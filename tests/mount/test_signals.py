@@ -88,7 +88,7 @@ def test_logrotate(sandbox: Sandbox, portal: str, way: str, number: signal.Signa
         assert sorted(each.name for each in directory.iterdir()) == [
             *("sky.log", "sky.log.1", "sky.log.2.gz")
         ]
-    assert "unmounted" in log.read_text()
+    until(lambda: "unmounted" in log.read_text())
 
 
 def test_sighup_takes_new_credentials(sandbox: Sandbox) -> None:
