@@ -1,5 +1,7 @@
 """How the C library allocates large buffers, which decides what a long-running process occupies.
 
+What threads take is decided here, too.
+
 By default glibc takes buffers of up to 32 MiB from its heap once one of that size was freed. Many
 buffers of many sizes leave holes there, and the heap grows to a multiple of what is in use.
 """

@@ -27,7 +27,7 @@ from skymount.server.http import access_log
 from skymount.server.http.access import Access, AccessRules
 from skymount.server.http.access_log import Observer
 from skymount.server.http.connection import Connection, Portal, Shared
-from skymount.server.http.messages import encode_head, text_response
+from skymount.server.http.messages import encode_line
 from skymount.server.routes import PortalApp
 from skymount.server.storage.cluster.choice import open_storage
 from skymount.server.storage.cluster.migrations import Tables
@@ -44,8 +44,11 @@ _PATIENCE = 5.0  # seconds that a client waits until another one leaves
 _RECEIVED = 64 << 10  # bytes of a request that is not answered
 _UNSENT = 512 << 10  # bytes that the system holds for a client besides those under way to it
 _PAUSE = 0.1  # seconds before the next attempt to accept
-_TEXT = "the portal serves as many clients as it can; try again in a moment\n"
-_BUSY = encode_head(text_response(503, _TEXT), closes=True) + _TEXT.encode()
+_BUSY = encode_line(
+    503,
+    "the portal serves as many clients as it can; try again in a moment",
+    ("Retry-After", "5"),
+)
 _UNIX_MODE = 0o660  # the user's and the group's
 
 
@@ -270,6 +273,8 @@ class Connections:
                     await self._take(stream, handlers)
                 except BlockingIOError:
                     break
+                except ConnectionError:  # it has gone already
+                    continue
                 except (OSError, MemoryError) as error:  # it goes on when others have left
                     self._tell_full(str(error) or "no memory")
                     await trio.sleep(_PAUSE)
@@ -328,9 +333,5 @@ class Connections:
 
 def _connection_limit() -> int:
     """Return how many clients are served at once: each may have a file open besides its socket."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            soft = hard
-    return max(_LEAST, (soft - _OWN_FILES) // 2) if soft != resource.RLIM_INFINITY else _MOST
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST if files == resource.RLIM_INFINITY else max(_LEAST, (files - _OWN_FILES) // 2)

@@ -3,12 +3,13 @@
 import logging
 import math
 import os
+import resource
 import signal
 import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 
 import trio
@@ -45,6 +46,7 @@ def run(
     process_hardening.harden_service()
     limit_addresses()
     give_own_pages()
+    _raise_file_limit()
     if config.has_log_file:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until that is open
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
@@ -52,6 +54,13 @@ def run(
     served = partial(serve, config, on_listening=on_listening, listener=listener)
     abort_time = config.graceful_timeout + _ABORT_TIME if config.cluster else math.inf
     trio.run(_run, served, until_eof, abort_time, stop_signals)
+
+
+def _raise_file_limit() -> None:
+    """Let this process have as many files open as it may."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def run_workers(

@@ -1,4 +1,4 @@
-"""The routes of the portal: which URL leads to which endpoint, in every dialect.
+"""What answers the requests of one portal: access, then the route of a URL, in every dialect.
 
 Paths are matched as sent, still percent-encoded; endpoints decode what they need.
 """

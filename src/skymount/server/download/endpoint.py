@@ -183,7 +183,7 @@ class DownloadEndpoint:
             return made
         kind = await self.kind(download, content)
         if request.asker.requester.is_browser and content.size:
-            kind = await _type_with_charset(kind, download.skyfile, content, self.guessed)
+            kind = await self._with_charset(download, content, kind)
         wanted = "" if is_error_page else query.range_header or headers.get("range", "")
         try:
             chosen = conditional.select_ranges(headers, wanted, tag, kind, content.size)
@@ -203,13 +203,45 @@ class DownloadEndpoint:
         known = content_type.stored_or_guessed(content.content_type, content.guess_by)
         if known or not content.size:
             return known or content_type.sniff(b"")
-        return await _told_by_start(
-            download.skyfile,
-            content,
-            self.guessed.types,
-            content_type.SNIFF_SIZE,
-            content_type.sniff,
+        size, sniff = content_type.SNIFF_SIZE, content_type.sniff
+        return await _told_by_start(download, content, self.guessed.types, size, sniff)
+
+    async def _with_charset(self, download: Download, content: SelectedContent, kind: str) -> str:
+        """Add a charset to a type of text that is UTF-8; a guess has one in any case."""
+        bare = kind
+        if kind != content.content_type.strip():
+            bare = kind.removesuffix(content_type.UTF8)
+        if not content_type.takes_charset(bare):
+            return kind
+        decide = partial(
+            content_type.is_utf8,
+            is_whole=content.size <= content_type.START_SIZE,
+            may_declare=content_type.may_declare(bare),
         )
+        told = _told_by_start(download, content, self.guessed.utf8, content_type.START_SIZE, decide)
+        return bare + content_type.UTF8 if await told else bare
+
+
+async def _told_by_start(
+    download: Download,
+    content: SelectedContent,
+    told: LRUCache[tuple[Skylink, tuple[int, int]], _T],
+    size: int,
+    decide: Callable[[bytes], _T],
+) -> _T:
+    """Return what the first bytes tell, which is remembered."""
+    stored = download.skyfile.stored
+    key = (stored.skylink, content.extents[0])
+    is_one = len(content.extents) == 1
+    if is_one and key in told:
+        return told[key]
+    start = payload_ranges(content.extents, ByteRange(0, min(content.size, size)))
+    read = partial(_joined, stored.payload, start)
+    is_here = stored.payload.is_in_memory
+    found = decide(read() if is_here else await trio.to_thread.run_sync(read))
+    if is_one:
+        told[key] = found
+    return found
 
 
 async def _unblocked(skyfile: ParsedSkyfile, decide: Callable[..., _T], *args: object) -> _T:
@@ -241,43 +273,6 @@ def metadata_fields(metadata: bytes, requester: Requester) -> bytes:
     room = _HEADER_ROOM[requester.kind]
     count = room // len(metadata) if metadata else len(PRESETS)
     return fields(*((each.metadata_header, metadata) for each in [*PRESETS.values()][:count]))
-
-
-async def _type_with_charset(
-    known: str, skyfile: ParsedSkyfile, content: SelectedContent, guessed: GuessedTypes
-) -> str:
-    """Add a charset to a type of text that is UTF-8; a guess has one whatever the content is."""
-    bare = known if known == content.content_type.strip() else known.removesuffix(content_type.UTF8)
-    if not content_type.takes_charset(bare):
-        return known
-    decide = partial(
-        content_type.is_utf8,
-        is_whole=content.size <= content_type.START_SIZE,
-        may_declare=content_type.may_declare(bare),
-    )
-    told = _told_by_start(skyfile, content, guessed.utf8, content_type.START_SIZE, decide)
-    return bare + content_type.UTF8 if await told else bare
-
-
-async def _told_by_start(
-    skyfile: ParsedSkyfile,
-    content: SelectedContent,
-    told: LRUCache[tuple[Skylink, tuple[int, int]], _T],
-    size: int,
-    decide: Callable[[bytes], _T],
-) -> _T:
-    """Return what the first bytes tell, which is remembered."""
-    key = (skyfile.stored.skylink, content.extents[0])
-    is_one = len(content.extents) == 1
-    if is_one and key in told:
-        return told[key]
-    payload = skyfile.stored.payload
-    start = payload_ranges(content.extents, ByteRange(0, min(content.size, size)))
-    read = partial(_joined, payload, start)
-    found = decide(read() if payload.is_in_memory else await trio.to_thread.run_sync(read))
-    if is_one:
-        told[key] = found
-    return found
 
 
 def _joined(payload: StoredRange, parts: Iterable[tuple[int, int]]) -> bytes:

@@ -31,7 +31,7 @@ from skymount.server.http.messages import (
     Request,
     Response,
     encode_head,
-    text_response,
+    encode_line,
 )
 from skymount.server.http.parsing import BadRequestError, BodyReader, Head, take_head
 from skymount.server.http_error import HttpError
@@ -293,9 +293,8 @@ class Connection:
 
     async def _refuse(self, error: BadRequestError) -> None:
         """Answer what is no proper request with a line that says why, and read on for a while."""
-        response = text_response(error.status, f"{error.message}\n")
         with trio.move_on_after(_DRAIN_TIME):
-            await self.send(encode_head(response, closes=True) + f"{error.message}\n".encode())
+            await self.send(encode_line(error.status, error.message))
             await self._end_sending()
 
     async def _end_sending(self) -> None:

@@ -253,6 +253,12 @@ def encode_head(
     return b"".join(lines)
 
 
+def encode_line(status: int, text: str, *more: tuple[str, str]) -> bytes:
+    """Return a whole answer of one line, after which the connection ends."""
+    body = f"{text}\n".encode()
+    return encode_head(Response(status, _TEXT_FIELDS + fields(*more), body), closes=True) + body
+
+
 @lru_cache(_REMEMBERED)
 def _status_line(status: int) -> bytes:
     try:

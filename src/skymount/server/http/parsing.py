@@ -90,7 +90,7 @@ def take_head(held: bytearray) -> Head | None:
         raise BadRequestError("the request line is malformed")
     method, target, major, minor = match.groups()
     if major != "1" or minor not in "01":
-        raise BadRequestError("this is no version of HTTP that is understood here", 505)
+        raise BadRequestError("only HTTP/1.0 and HTTP/1.1 are understood here", 505)
     headers = _parse_fields(fields)
     hosts = len(headers.getlist("host"))
     if hosts > 1 or (not hosts and minor == "1"):
