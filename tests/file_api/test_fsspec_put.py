@@ -147,6 +147,15 @@ def test_the_name_of_a_directory_that_was_put(
         assert httpx.get(f"{portal}/svc/metadata/{link}").json()["filename"] == name
 
 
+def test_put_of_a_pattern_that_matches_directories(
+    real: SkylinkFileSystem, tree: Callable[..., Path]
+) -> None:
+    """P12: without `recursive` they count for nothing, as for the names of what is taken."""
+    source = tree({"a/x": b"1", "b/y/z": b"2"})
+    assert _content(real, real.put(f"{source}/*/*")) == {"x": b"1"}
+    assert _content(real, real.put(f"{source}/*/*", recursive=True)).keys() == {"a/x", "b/y/z"}
+
+
 def test_put_of_two_files_with_one_name(real: SkylinkFileSystem, tree: Callable[..., Path]) -> None:
     """P12: two files never become one."""
     source = tree({"a/x": b"1", "b/x": b"2", "c/x/y": b"3"})

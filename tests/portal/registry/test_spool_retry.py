@@ -69,6 +69,23 @@ async def test_what_waits_is_sent_once_a_portal_answers(
     assert len(one.posts) == 2
 
 
+async def test_what_waits_for_one_portal_is_sent_together(
+    ledger: Ledger, one: FakeRegistry, autojump_clock: object
+) -> None:
+    """G12: a portal that answers gets all of it, without a pause after each."""
+    async with running(ledger, one) as entries:
+        one.always = "down"
+        for name in "abcde":
+            await fail(entries, b"data", name)
+        await trio.sleep(1000)
+        one.always = ""
+        while not one.ever:
+            await trio.sleep(0.1)
+        await trio.sleep(FIRST_PAUSE / 2)
+        assert ledger.pending() == []
+    assert len(one.posts) == 5
+
+
 async def test_pauses_grow(ledger: Ledger, one: FakeRegistry, autojump_clock: object) -> None:
     """A portal that is away is tried once in a while, with one entry, and soon after something was
     kept.

@@ -1,6 +1,7 @@
 """Uploads to all portals (docs/semantics.md, W4)."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import trio
@@ -166,6 +167,27 @@ async def test_a_portal_that_asks_for_a_short_pause_is_asked_again():
         assert found.takers == [4, 1]
         with pytest.raises(UnavailableError, match=r"may be asked again in \d+ s"):
             copies.agreed(2)
+
+
+async def test_progress_forgets_an_upload_that_failed():
+    """What a portal has of it that refuses it at the end counts no more."""
+    told: list[int] = []
+    went_back = trio.Event()
+
+    def note(sent: int, total: int | None) -> None:
+        if told and sent < told[-1]:
+            went_back.set()
+        told.append(sent)
+
+    async with several(2) as found, trio.open_nursery() as nursery:
+        found.fakes[0].fault(status(403), UPLOAD)
+        found.fakes[1].breaks_upload = 1, "sip"
+        sent = large().with_progress(note)
+        nursery.start_soon(partial(upload_to_all, found.portals, sent, 2, patience=60))
+        with trio.fail_after(60):
+            await went_back.wait()
+        nursery.cancel_scope.cancel()
+    assert max(told) == large().size
 
 
 async def test_progress_is_that_of_the_upload_that_is_furthest():

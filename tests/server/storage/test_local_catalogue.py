@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from skymount.errors import StorageError
 from skymount.server.storage.catalogue_database import CatalogueDatabase
@@ -379,3 +380,23 @@ def test_uploads_during_the_check_are_no_damage(
         connections[-2].set_trace_callback(upload)  # of the one that searches and checks
         assert database.problem() == ""
         assert database.totals[0] > 3
+
+
+async def test_maintenance_goes_on_after_a_failure_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """By itself; one that did not is not."""
+    store = SkyfileStore.open(tmp_path)
+    catalogue = LocalCatalogue.open(tmp_path, store)
+    results, tried = [False, False, True], list[float]()
+
+    async def repair() -> bool:
+        tried.append(trio.current_time())
+        return results.pop(0)
+
+    with closing(store), closing(catalogue):
+        monkeypatch.setattr(catalogue, "repair", repair)
+        with trio.move_on_after(24 * 3600):
+            await catalogue.maintain()
+    assert len(tried) == 3
+    assert tried[-1] < 3600
