@@ -1,4 +1,4 @@
-"""Answers as they go out: their headers, and bodies that are made while they are sent."""
+"""Answers as they go out: headers, and bodies made while they are sent; bodies of requests."""
 
 import os
 import socket
@@ -14,6 +14,7 @@ from skymount.server.http.connection import Connection, Shared
 from skymount.server.http.messages import (
     FIRST_PIECE,
     IMMUTABLE,
+    ClientGoneError,
     FileRange,
     Pieces,
     Request,
@@ -21,10 +22,12 @@ from skymount.server.http.messages import (
     encode_head,
     error_response,
     fields,
+    read_body,
     skylink_fields,
 )
 from skymount.server.http_error import HttpError
 from skymount.wire.skylink import Skylink
+from tests.server.http_client import request_of
 
 
 class Portal:
@@ -195,3 +198,42 @@ def test_errors() -> None:
     plain = error_response(HttpError(400, "no", plain_text=True))
     assert (plain.status, plain.body) == (400, b"no")
     assert plain.fields == b"Content-Type: text/plain; charset=utf-8\r\n"
+
+
+async def test_a_body_is_read_whole() -> None:
+    """Up to the limit."""
+    assert await read_body(request_of(b"ab", b"c", b""), 3, 1) == b"abc"
+    assert await read_body(request_of(b""), 0, 1) == b""
+
+
+async def test_a_long_body_is_refused() -> None:
+    """413, as soon as it is known."""
+    for request in (
+        request_of(b"ab", b"cd"),
+        request_of(headers={"content-length": "4"}),
+    ):
+        with pytest.raises(HttpError) as refused:
+            await read_body(request, 3, 1)
+        assert refused.value.status == 413
+
+
+async def test_a_late_body_is_refused(autojump_clock: trio.testing.MockClock) -> None:
+    """408 when the whole is not there in time."""
+    request = request_of(b"a")
+    with pytest.raises(HttpError) as refused:
+        await read_body(request, 3, 5)
+    assert refused.value.status == 408
+    assert trio.current_time() == 5
+
+
+async def test_a_body_that_breaks_off() -> None:
+    """The client has gone: nobody to answer."""
+
+    class Gone:
+        async def receive(self) -> bytes:
+            raise ClientGoneError
+
+    request = request_of()
+    request.body = Gone()
+    with pytest.raises(ClientGoneError):
+        await read_body(request, 3, 1)

@@ -1,14 +1,19 @@
-"""How sizes and times are written, and when jinja2 is there."""
+"""Pages: what all of them have, their styles and scripts, and errors."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 from urllib.parse import quote
 
+import httpx
 import pytest
 
-from skymount.server.pages.rendering import readable_size, readable_time
-from tests.server.http_client import Client
-from tests.server.pages.page_client import page
+from skymount.server.pages.rendering import readable_size, readable_time, title_of
+from skymount.wire.skylink import parse_skylink
+from tests.portal_process import portal_process
+from tests.server.http_client import Client, message_of
+from tests.server.pages.page_client import ACCEPT, assert_page, page
 
 
 @pytest.mark.parametrize(
@@ -77,3 +82,106 @@ def test_a_policy_for_an_ipv6_address(client: Client) -> None:
     assert "script-src 'self';" in policy
     policy = page(client, "/", {"Host": "localhost:81"}).headers["content-security-policy"]
     assert "script-src localhost:81/-/assets/;" in policy
+
+
+def test_assets_are_kept_by_browsers_and_change_their_url(client: Client) -> None:
+    """B7: each one that a page or a style names is there, with its type."""
+    found = re.findall(r'"(/-/assets/[\w.]+\?[0-9a-f]{12})"', page(client, "/").text)
+    style = client.get("/-/assets/style.css")
+    pictures = [f"/-/assets/{name}" for name in re.findall(r"url\(([\w.]+)\)", style.text)]
+    assert len({*found, *pictures}) == 8
+    for url in (*found, *pictures):
+        answer = client.get(url)
+        assert answer.status_code == 200, url
+        assert answer.headers["content-type"].startswith(("text/", "image/svg+xml"))
+        assert "immutable" in answer.headers["cache-control"]
+        assert "http:" not in re.sub(r"http://www\.w3\.org/2000/svg", "", answer.text)
+    for name in ("x", "..", "%2e%2e%2fhome.py", "style.css/x"):
+        assert client.get(f"/-/assets/{name}").status_code == 404
+
+
+def test_search_engines_are_asked_to_list_nothing(client: Client, tmp_path: Path) -> None:
+    """B13: where it is asked for, by a header of each answer and by a file for all."""
+    assert client.get("/robots.txt").status_code == 404
+    assert "x-robots-tag" not in page(client, "/").headers
+    with (
+        portal_process(tmp_path / "data", "--noindex") as portal,
+        Client(base_url=portal.url) as asking,
+    ):
+        robots = asking.get("/robots.txt")
+        assert robots.text == "User-agent: *\nDisallow: /\n"
+        assert robots.headers["content-type"] == "text/plain; charset=utf-8"
+        assert asking.head("/robots.txt").headers["content-length"] == str(len(robots.content))
+        link = asking.upload({"a": b"1", "b": b"2"})
+        for url in ("/", f"/{link}/", f"/-/view/{link}/a", f"/{link}/a"):
+            assert (
+                asking.get(url, headers={"Accept": ACCEPT}).headers["x-robots-tag"]
+                == "noindex, nofollow"
+            )
+        site = asking.upload({"index.html": b"site", "robots.txt": b"User-agent: x"})
+        host = f"{parse_skylink(site).base32}.localhost"
+        own = asking.get("/robots.txt", headers={"Host": host})
+        assert own.text == "User-agent: x"
+        assert own.headers["x-robots-tag"] == "noindex, nofollow"
+        for refused in (
+            asking.get("/svc/skykeys", headers={"Sec-Fetch-Site": "cross-site"}),
+            asking.get("/", headers={"Host": "other.example"}),
+            asking.options("/"),
+        ):
+            assert refused.headers["x-robots-tag"] == "noindex, nofollow"
+    with portal_process(tmp_path / "data", "--noindex", "--require-agent") as portal:
+        assert httpx.get(f"{portal.url}/robots.txt").text == "User-agent: *\nDisallow: /\n"
+
+
+@pytest.mark.parametrize(
+    ("url", "headers", "status", "said"),
+    [
+        ("/nothing/here", {}, 404, "Not found"),
+        ("/" + "A" * 46, {}, 404, "Not found"),
+        ("/svc/skyfile", {}, 405, "cannot be done"),
+        ("/svc/metadata/nonsense", {}, 400, "cannot be understood"),
+        ("/?" + "&a=b" * 101, {}, 400, "failed to parse query"),
+        ("/hns/nobody", {}, 404, "No records found for nobody"),
+        ("/", {"Host": "evil.example"}, 421, "another name"),
+        ("/", {"Host": "a b"}, 400, "cannot be understood"),
+        ("/", {"Service-Worker": "script"}, 403, "not allowed"),
+    ],
+)
+def test_errors_are_pages_for_browsers(
+    client: Client, url: str, headers: dict[str, str], status: int, said: str
+) -> None:
+    """B10: others get the JSON or text that they always got, with the same status."""
+    answer = page(client, url, headers, status)
+    assert said.lower() in answer.text.lower()
+    assert 'lang="en"' in answer.text
+    other = client.get(url, headers=headers)
+    assert "text/html" not in other.headers.get("content-type", "")
+
+
+def test_errors_of_ranges_and_conditions(client: Client) -> None:
+    """B10: with what the status says beside it."""
+    link = client.upload_file("a.txt", b"text")
+    wrong = page(client, f"/{link}", {"If-Match": '"x"'}, 412)
+    assert "It has changed" in wrong.text
+
+
+def test_what_is_no_page_stays_as_it_is(client: Client) -> None:
+    """B10: requests that change something outside the pages are answered as ever."""
+    answer = client.post("/svc/skyfile", headers={"Accept": ACCEPT, "Content-Type": "text/plain"})
+    assert answer.status_code == 400
+    message_of(answer)
+    form = client.post("/-/sign-in", headers={"Accept": ACCEPT}, data={"token": "x"})
+    assert form.status_code == 403
+    assert_page(form)
+
+
+def test_nothing_is_said_twice(client: Client) -> None:
+    text = page(client, "/nothing/here", status=404).text
+    assert text.lower().count(">not found<") == 1
+    assert 'class="message"' not in text
+
+
+@pytest.mark.parametrize("status", [400, 404, 410, 413, 416, 429, 500, 507, 451, 599])
+def test_each_status_has_a_name(status: int) -> None:
+    """B10: also those that this portal never sends itself."""
+    assert title_of(status)[0].isupper()

@@ -1,11 +1,11 @@
-"""Host headers and host names."""
+"""Names and origins of requests."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from skymount.errors import MalformedError
-from skymount.server.http.origins import RequestHost, parse_name
+from skymount.server.http.origins import RequestHost, parse_name, parse_origin
 from skymount.wire.http.host import is_loopback
 
 _BASE32 = "0123456789abcdefghijklmnopqrstuv" + "a" * 23
@@ -51,3 +51,20 @@ def test_names() -> None:
     for text in ("", "a:1", "a/b", "ä", "[::1]:1", "http://a"):
         with pytest.raises(MalformedError):
             parse_name(text)
+
+
+def test_origins() -> None:
+    """As browsers write them: lower case, no default port."""
+    assert parse_origin("HTTPS://Example.org:443/") == "https://example.org"
+    assert parse_origin("http://example.org:80") == "http://example.org"
+    assert parse_origin("http://example.org:443") == "http://example.org:443"
+    assert parse_origin("chrome-extension://abc") == "chrome-extension://abc"
+    assert parse_origin("*") == "*"
+    assert parse_origin("null") == "null"
+    for text in ("", "example.org", "http://", "http://a/b", "http://a@b", "http://a b", "*.a"):
+        with pytest.raises(MalformedError):
+            parse_origin(text)
+    for text in ("x://:", "http://:80", "http://a:", "http://a:80:80", "http://a:x", "http://[a"):
+        with pytest.raises(MalformedError):  # no browser says so: they would allow nothing
+            parse_origin(text)
+    assert parse_origin("https://[::1]:8080") == "https://[::1]:8080"

@@ -1,8 +1,9 @@
-"""Which content may stay at the portal's own host, and how it is previewed."""
+"""Where content may be shown."""
 
 import pytest
 
-from skymount.server.pages.isolation import essence, is_inert, preview_kind
+from skymount.server.pages.isolation import ContentHosts, essence, is_inert, preview_kind
+from tests.server.http_client import request_of
 
 
 @pytest.mark.parametrize(
@@ -52,3 +53,27 @@ def test_what_could_run(content_type: str) -> None:
 def test_preview_kinds(content_type: str, kind: str) -> None:
     """B4: by the type."""
     assert preview_kind(content_type) == kind
+
+
+_LABEL = "0006otnm6gpj6fbuot3laprahc6l33s2l7qa06e1gddhprt4m30kf4g"
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("/hns/a.b/x", "//a.b.hns.localhost:81/x?a=b"),
+        ("/hns/A.b", "//a.b.hns.localhost:81/?a=b"),
+        ("/hns/a.hns.b/x", ""),
+        ("/hns/hns/x", "//hns.hns.localhost:81/x?a=b"),
+        ("/hns/hns.hns/x", ""),
+        ("/hns/a.hns/x", ""),
+        (f"/hns/{_LABEL}.b/x", ""),
+        (f"/hns/{_LABEL}/x", ""),
+        (f"/{_LABEL}/x", f"//{_LABEL}.localhost:81/x?a=b"),
+        (f"/svc/skylink/{_LABEL}/x", f"//{_LABEL}.localhost:81/x?a=b"),
+    ],
+)
+def test_a_host_selects_what_was_asked_for(path: str, found: str) -> None:
+    """B5: content that no host would select has none."""
+    request = request_of(query="a=b", path=path, host="localhost:81")
+    assert ContentHosts("").url(request) == found
