@@ -60,5 +60,5 @@ def test_a_mount_point_that_is_not_utf8(sandbox: Sandbox, portal: str) -> None:
     path = sandbox.directory(os.fsdecode(b"m\xff"))
     with sandbox.mounted("--portal", portal, at=path):
         assert "m\\xff  running for" in sandbox.succeed("status", path)
-        assert '"state":"running"' in sandbox.succeed("status", "--json")
+        assert '"state":"running"' in sandbox.succeed("status", "--json", path)
         assert sandbox.succeed("umount", path) == ""
