@@ -55,7 +55,7 @@ _LATER_LOOK = 1.0  # seconds after which the portals are asked for entries again
 _REPAIRED = 30.0  # seconds in which a portal that was behind is to have the newest entry
 _TIMEOUT = 10.0  # seconds: `timeout` where an operation is to wait for all of it
 _AWAY = 2.0  # seconds of a restart
-_BACK = 60.0  # seconds in which a mount is to work again
+_BACK = 60.0  # seconds in which a portal that works again is to be used
 
 
 @dataclass
@@ -309,6 +309,7 @@ def _outages(plan: Plan, pair: Pair) -> Iterator[Figure]:
     yield from _slow(plan, pair)
     yield from _command(plan, pair)
     yield from _hanging(plan)
+    yield from _back(plan, pair)
     yield from _newest(plan, pair.portals)
     yield from _stopped(plan, pair.portals)
 
@@ -472,6 +473,44 @@ def _hanging(plan: Plan) -> Iterator[Figure]:
     limit, aim = (256, 1.0) if is_raised else (12, 6.0)
     title = f"a file on disk, while {_CROWD} reads hang, of {limit} that the kernel sends"
     yield _seconds(title, took, aim)
+
+
+def _back(plan: Plan, pair: Pair) -> Iterator[Figure]:
+    """The first of two portals failed for a while: when it is used again."""
+    numbers = iter(range(_FILES))
+    with _new_home(plan) as env:
+        key = _add_key(env).public_hex
+        with _mount(plan, *pair.proxies.urls, env=env) as mounted:
+            place = mounted.place
+
+            def describer() -> str:
+                """Read a new file; return the portal that described it."""
+                number = next(numbers)
+                _read(pair, place, number)
+                name = place / "skylinks" / pair.small[number]
+                return os.getxattr(name, "user.skymount.portal").decode()
+
+            pair.proxies.set_mode(0, "503")
+            for number in range(int(_TIMEOUT)):
+                describer()
+                (place / "registry" / _KEY / "x").write_bytes(b"%d" % number)
+                time.sleep(_LATER_LOOK)
+            pair.proxies.set_mode(0, "")
+            begun = time.perf_counter()
+            with SyncPortalClient(pair.portals[0].url) as client:
+
+                def has_last() -> bool:
+                    entry = client.registry.get_entry(key, "x").entry
+                    return entry is not None and entry.data == b"%d" % number
+
+                machine.wait_until(has_last, "the entry reaches the first portal", _BACK)
+                owed = time.perf_counter() - begun
+            while describer() != pair.proxies.urls[0]:
+                time.sleep(_LATER_LOOK)
+            used = time.perf_counter() - begun
+    title = f"the first of two portals works again after {_TIMEOUT:g} s of 503"
+    yield _seconds(f"{title}: until it has what was written", owed)
+    yield _seconds(f"{title}: until it is used", used, _BACK)
 
 
 def _newest(plan: Plan, portals: Sequence[PortalProcess]) -> Iterator[Figure]:
