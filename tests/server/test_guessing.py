@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlencode
 
-import httpx
 import pytest
 
 from tests.portal_process import portal_process
 from tests.server.http_client import Client
-from tests.server.pages.page_client import ACCEPT, page, token_of
+from tests.server.pages.page_client import page, sign_in, token_of
 from tests.server.raw_connection import PATIENCE, connect
 
 _PASSWORD = "the password"
@@ -43,20 +42,13 @@ class Guarded:
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[Guarded]:
-    secret = tmp_path / "password"
-    secret.touch(0o600)
-    secret.write_text(_PASSWORD)
-    options = ("--password-file", str(secret), "--trusted-proxy", "127.0.0.1")
+    secret = {"SKYMOUNT_PORTAL_PASSWORD": _PASSWORD}
+    options = ("--trusted-proxy", "127.0.0.1")
     with (
         (tmp_path / "log").open("wb") as log,
-        portal_process(tmp_path / "data", *options, log=log) as portal,
+        portal_process(tmp_path / "data", *options, environment=secret, log=log) as portal,
     ):
         yield Guarded(portal.url, tmp_path / "log")
-
-
-def sign_in(client: Client, password: str) -> httpx.Response:
-    form = {"token": token_of(page(client, "/")), "password": password}
-    return client.post("/-/sign-in", data=form, headers={"Accept": ACCEPT})
 
 
 def skykeys(client: Client) -> int:

@@ -125,11 +125,8 @@ def test_a_proxy_may_be_trusted_there(tmp_path: Path) -> None:
     """Only if the portal is told to."""
     sent = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "192.0.2.1"}
     path = tmp_path / "socket"
-    for options, scheme in (
-        ((), "http"),
-        (("--trusted-proxy", "127.0.0.1"), "http"),
-        (("--trusted-proxy", "unix"), "https"),
-    ):
+    for proxy, scheme in (("127.0.0.1", "http"), ("unix", "https")):
+        options = ("--trusted-proxy", proxy)
         with portal_at(path, tmp_path / "data", *options), client_of(path) as client:
             answer = client.get("/svc/stats", headers=sent)
             assert answer.headers["svc-portal-api"] == f"{scheme}://localhost"

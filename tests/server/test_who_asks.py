@@ -152,27 +152,21 @@ def _files(root: Path) -> dict[str, bytes]:
     return {name: data for name, data in names.items() if "index.html" not in name}
 
 
-@pytest.mark.skipif(shutil.which("wget") is None, reason="wget is not installed")
-def test_wget_copies_a_directory(client: Client, tmp_path: Path) -> None:
-    """B4: by the links of listings, each file with its own name."""
-    link = client.upload(_TREE)
-    options = ["-q", "-r", "-np", "-nH", "--cut-dirs=1", "--restrict-file-names=nocontrol"]
-    output(
-        ["wget", *options, "-R", "index.html*", "-P", tmp_path, f"{client.base_url}/{link}/"],
-        env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "HOME": str(tmp_path)},
-    )
-    assert _files(tmp_path) == _TREE
-
-
-@pytest.mark.skipif(shutil.which("rclone") is None, reason="rclone is not installed")
-def test_rclone_copies_a_directory(client: Client, tmp_path: Path) -> None:
-    """B4: with its `http` backend, which takes the sizes from HEAD."""
-    link = client.upload(_TREE)
-    url = f"{client.base_url}/{link}/"
-    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path / "home")}
-    (tmp_path / "home").mkdir()
-    command = ["rclone", "--config=/dev/null", "--quiet", "--http-url", url]
-    output([*command, "copy", ":http:", tmp_path / "into"], env=env)
+@pytest.mark.parametrize(
+    "command",
+    [
+        "wget -q -r -np -nH --cut-dirs=1 --restrict-file-names=nocontrol -R index.html* -P into {}",
+        "rclone --config=/dev/null --quiet --http-url {} copy :http: into",
+    ],
+    ids=["wget", "rclone"],
+)
+def test_programs_copy_a_directory(client: Client, tmp_path: Path, command: str) -> None:
+    """B4: by the links of listings, each file with its own name; rclone has the sizes from HEAD."""
+    words = command.format(f"{client.base_url}/{client.upload(_TREE)}/").split()
+    if shutil.which(words[0]) is None:
+        pytest.skip(f"{words[0]} is not installed")
+    env = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "HOME": str(tmp_path)}
+    output(words, env=env, cwd=tmp_path)
     assert _files(tmp_path / "into") == _TREE
 
 

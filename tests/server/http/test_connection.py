@@ -1,15 +1,14 @@
 """What clients send and get on one connection, byte by byte."""
 
 import socket
-from collections.abc import Generator
 
 import pytest
 import trio
 import trio.testing
 
-from skymount.server.http.connection import Connection, Shared
-from skymount.server.http.messages import Pieces, Request, Response
+from skymount.server.http.messages import Request, Response
 from tests.portal_process import PortalProcess
+from tests.server.http.test_messages import connected
 from tests.server.http_client import Client
 from tests.server.raw_connection import connect
 
@@ -18,17 +17,6 @@ _UPLOAD = (
 )
 _PORTALS = b"GET /svc/portals HTTP/1.1\r\nHost: localhost\r\n"
 _CLOSE = b"Connection: close\r\n\r\n"
-
-
-class _Portal:
-    async def answer(self, request: Request) -> Response:
-        return Response(204)
-
-    async def failed(self, request: Request, error: Exception) -> Response:
-        raise AssertionError
-
-    def varies(self, request: Request, status: int) -> tuple[str, ...]:
-        return ()
 
 
 def _read_to_end(connection: socket.socket) -> bytes:
@@ -83,20 +71,18 @@ def test_a_body_that_is_not_wanted(portal: PortalProcess) -> None:
     assert b"connection: close" in found.lower()
 
 
-@pytest.mark.parametrize("is_read", [True, False])
-async def test_tiny_chunks_let_others_run(is_read: bool) -> None:
+async def test_tiny_chunks_let_others_run() -> None:
     """A body of many chunks that arrived at once does not hold up other connections."""
-    ours, theirs = socket.socketpair()
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-    theirs.setblocking(False)
     turns, size = 0, 0
 
-    class Portal(_Portal):
-        async def answer(self, request: Request) -> Response:
-            nonlocal size
-            while is_read and (data := await request.body.receive()):
-                size += len(data)
-            return await super().answer(request)
+    async def answer(request: Request) -> Response:
+        nonlocal size
+        while data := await request.body.receive():
+            size += len(data)
+        return Response(204)
+
+    ours, connection = connected(answer)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
 
     async def count_turns() -> None:
         nonlocal turns
@@ -108,11 +94,11 @@ async def test_tiny_chunks_let_others_run(is_read: bool) -> None:
     ours.sendall(b"1\r\na\r\n" * 20_000 + b"0\r\n\r\n")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(count_turns)
-        await Connection(theirs, Shared(Portal(), 30, 30)).serve()
+        await connection.serve()
         nursery.cancel_scope.cancel()
     with ours:
         assert _read_to_end(ours).startswith(b"HTTP/1.1 204 ")
-    assert size == (20_000 if is_read else 0)
+    assert size == 20_000
     assert turns > 100
 
 
@@ -142,10 +128,7 @@ def test_much_behind_a_broken_chunk(portal: PortalProcess) -> None:
 
 async def test_a_request_that_has_arrived_is_answered() -> None:
     """A connection is not idle any more once bytes are there, though nothing has read them yet."""
-    ours, theirs = socket.socketpair()
-    theirs.setblocking(False)
-
-    connection = Connection(theirs, Shared(_Portal(), 30, 30))
+    ours, connection = connected(Response(204))
     with ours:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.serve)
@@ -156,26 +139,3 @@ async def test_a_request_that_has_arrived_is_answered() -> None:
             assert ours.recv(1000).startswith(b"HTTP/1.1 204 ")
             assert connection.end_if_idle()
         assert ours.recv(1000) == b""
-
-
-async def test_a_body_whose_first_piece_cannot_be_made() -> None:
-    """The client is told so, whatever the reason is."""
-    ours, theirs = socket.socketpair()
-    theirs.setblocking(False)
-
-    def made() -> Generator[bytes, int | None]:
-        raise MemoryError
-        yield b""
-
-    class Portal(_Portal):
-        async def answer(self, request: Request) -> Response:
-            return Response(200, body=Pieces(made()))
-
-        async def failed(self, request: Request, error: Exception) -> Response:
-            assert isinstance(error, MemoryError)
-            return Response(500)
-
-    ours.sendall(_PORTALS + _CLOSE)
-    await Connection(theirs, Shared(Portal(), 30, 30)).serve()
-    with ours:
-        assert _read_to_end(ours).startswith(b"HTTP/1.1 500 ")

@@ -9,10 +9,7 @@ import pytest
 from skymount.server.http.forms import boolean, decode_path, form_params, number, parse_query
 from skymount.server.http_error import HttpError
 from skymount.wire.http.multipart import PartHeader
-from tests.portal_process import (
-    portal_process,
-)
-from tests.server.http_client import FORM_TYPE, Client, form, message_of, request_of
+from tests.server.http_client import FORM_TYPE, Client, form, message_of, portal_client, request_of
 
 
 def test_form_parameters() -> None:
@@ -86,7 +83,7 @@ def test_hostile_forms_are_refused(client: Client, content_type: str, body: byte
 def test_malformed_forms_leave_no_word(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Who has sent one is told; anybody could fill the log otherwise."""
     bodies = (b"no boundary at all", b"--b\r\nA \0: b\r\n\r\n--b--", b"--b--\r\nmore", b"--b\r\n")
-    with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
+    with portal_client(tmp_path) as client:
         for body in bodies:
             headers = {"Content-Type": "multipart/form-data; boundary=b"}
             assert client.post("/svc/skyfile", content=body, headers=headers).status_code == 400

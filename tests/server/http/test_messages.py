@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from pathlib import Path
 
@@ -29,18 +29,20 @@ from skymount.server.http_error import HttpError
 from skymount.wire.skylink import Skylink
 from tests.server.http_client import request_of
 
+Answer = Callable[[Request], Awaitable[Response]]
+
 
 class Portal:
     """Gives one answer to everything."""
 
-    def __init__(self, answer: Response) -> None:
+    def __init__(self, answer: Response | Answer) -> None:
         self._answer = answer
 
     async def answer(self, request: Request) -> Response:
-        return self._answer
+        return self._answer if isinstance(self._answer, Response) else await self._answer(request)
 
     async def failed(self, request: Request, error: Exception) -> Response:
-        assert isinstance(error, HttpError | OSError | SkymountError)
+        assert isinstance(error, HttpError | OSError | SkymountError | MemoryError)
         return error_response(HttpError(500, str(error)))
 
     def varies(self, request: Request, status: int) -> tuple[str, ...]:
@@ -66,14 +68,20 @@ class Made:
             self.is_closed = True
 
 
-async def answered(answer: Response, method: str = "GET", version: str = "1.1") -> bytes:
-    """Return all that a client gets."""
+def connected(answer: Response | Answer) -> tuple[socket.socket, Connection]:
+    """Return the client's end, and a connection that gives the answer at the other one."""
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
+    return ours, Connection(theirs, Shared(Portal(answer), 30, 30))
+
+
+async def answered(answer: Response, method: str = "GET", version: str = "1.1") -> bytes:
+    """Return all that a client gets."""
+    ours, connection = connected(answer)
     request = f"{method} / HTTP/{version}\r\nHost: a\r\nConnection: close\r\n\r\n"
     with ours:
         ours.sendall(request.encode())
-        await Connection(theirs, Shared(Portal(answer), 30, 30)).serve()
+        await connection.serve()
         return b"".join(iter(lambda: ours.recv(1 << 20), b""))
 
 
@@ -118,8 +126,9 @@ async def test_head_has_no_body(tmp_path: Path) -> None:
 
 async def test_a_body_that_cannot_be_made() -> None:
     """It is an error before the first piece; later the answer is broken off."""
-    failed = await answered(Response(200, b"", Pieces(Made(StorageError("no"))(), 3)))
-    assert failed.startswith(b"HTTP/1.1 500 ")
+    for reason in (StorageError("no"), MemoryError()):
+        failed = await answered(Response(200, b"", Pieces(Made(reason)(), 3)))
+        assert failed.startswith(b"HTTP/1.1 500 ")
     made = Made(b"one", StorageError("no"))
     broken = await answered(Response(200, b"", Pieces(made(), 6)))
     assert broken.startswith(b"HTTP/1.1 200 ")
@@ -132,12 +141,10 @@ async def test_a_file_that_is_cut_while_it_is_sent(tmp_path: Path) -> None:
     path, size = tmp_path / "payload", 64 << 20
     path.touch()
     os.truncate(path, size)
-    ours, theirs = socket.socketpair()
-    theirs.setblocking(False)
-    shared = Shared(Portal(Response(200, b"", FileRange(path, 0, size))), 30, 30)
+    ours, connection = connected(Response(200, b"", FileRange(path, 0, size)))
     ours.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Connection(theirs, shared).serve)
+        nursery.start_soon(connection.serve)
         with ours:
             found = await trio.to_thread.run_sync(ours.recv, 1000)
             os.truncate(path, 1)
@@ -150,12 +157,10 @@ async def test_a_file_that_is_cut_while_it_is_sent(tmp_path: Path) -> None:
 async def test_a_client_that_goes_away() -> None:
     """Nothing more is made."""
     made = Made(*[bytes(1 << 20)] * 1000)
-    ours, theirs = socket.socketpair()
-    theirs.setblocking(False)
+    ours, connection = connected(Response(200, b"", Pieces(made())))
     ours.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
     async with trio.open_nursery() as nursery:
-        shared = Shared(Portal(Response(200, b"", Pieces(made()))), 30, 30)
-        nursery.start_soon(Connection(theirs, shared).serve)
+        nursery.start_soon(connection.serve)
         with trio.fail_after(30):
             await trio.to_thread.run_sync(ours.recv, 1000)
             ours.close()

@@ -51,6 +51,11 @@ def token_of(answer: httpx.Response) -> str:
     return found[1]
 
 
+def sign_in(client: Client, password: str, **headers: str) -> httpx.Response:
+    form = {"token": token_of(page(client, "/")), "password": password}
+    return client.post("/-/sign-in", data=form, headers={"Accept": ACCEPT, **headers})
+
+
 def elsewhere(client: Client, url: str, **headers: str) -> httpx.Response:
     """Get what is at a host of its own, as a browser does; no name is looked up."""
     host, slash, path = url.removeprefix("//").partition("/")

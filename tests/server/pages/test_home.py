@@ -14,7 +14,14 @@ from skymount.wire.http.multipart import PartHeader
 from tests.mount.namespaces import new_namespace, skip_without_root
 from tests.portal_process import PortalProcess, portal_command, portal_environment, portal_process
 from tests.server.http_client import FORM_TYPE, Client, form, message_of, portal_client
-from tests.server.pages.page_client import ACCEPT, assert_page, listed_names, page, token_of
+from tests.server.pages.page_client import (
+    ACCEPT,
+    assert_page,
+    listed_names,
+    page,
+    sign_in,
+    token_of,
+)
 
 _HTML = {"Accept": ACCEPT}
 _PASSWORD = "open sesame"
@@ -131,11 +138,6 @@ def visitor(guarded: PortalProcess) -> Iterator[Client]:
         yield client
 
 
-def sign_in(client: Client, password: str = _PASSWORD, **headers: str) -> httpx.Response:
-    form = {"token": token_of(page(client, "/")), "password": password}
-    return client.post("/-/sign-in", data=form, headers=_HTML | headers)
-
-
 def session_of(answer: httpx.Response) -> tuple[str, str]:
     """Return the cookie that an answer sets: its name and value."""
     name, _, value = answer.headers["set-cookie"].partition(";")[0].partition("=")
@@ -168,7 +170,7 @@ def test_a_password_is_asked_for(visitor: Client) -> None:
     forged = visitor.post("/-/sign-in", data={"token": "0", "password": _PASSWORD})
     assert not {"set-cookie"} & {*wrong.headers, *forged.headers}
 
-    done = sign_in(visitor)
+    done = sign_in(visitor, _PASSWORD)
     assert (done.status_code, done.headers["location"]) == (303, "/")
     assert {"HttpOnly", "SameSite=Strict"} <= set(done.headers["set-cookie"].split("; "))
     answer = page(visitor, "/")
@@ -187,7 +189,7 @@ def test_a_password_is_asked_for(visitor: Client) -> None:
 
 def test_which_cookies_are_a_session(visitor: Client, guarded: PortalProcess) -> None:
     """B9: one cannot be made up; cookies of other programs of the host do not hide it."""
-    name, value = session_of(sign_in(visitor))
+    name, value = session_of(sign_in(visitor, _PASSWORD))
     ends, dot, rest = value.partition(".")
     later = str(int(ends) + 1) + dot + rest
     for made_up in (later, value[:-1], "", ".", "1.2.3", "9" * 5000, "x." + value):
@@ -211,8 +213,8 @@ def test_a_copy_of_the_cookie_ends_with_the_session(
     """
     netloc = urlsplit(guarded.url).netloc
     with Client(base_url=guarded.url) as client:
-        secure = sign_in(client, Origin=f"https://{netloc}")
-    answer = sign_in(visitor, Origin=f"http://{netloc}")
+        secure = sign_in(client, _PASSWORD, Origin=f"https://{netloc}")
+    answer = sign_in(visitor, _PASSWORD, Origin=f"http://{netloc}")
     for signed, is_secure in ((secure, True), (answer, False)):
         assert ("; Secure" in signed.headers["set-cookie"]) is is_secure
         assert is_signed_in(guarded.url, "=".join(session_of(signed)))
@@ -366,5 +368,9 @@ def test_a_full_disk_is_507_and_nothing_is_kept(tmp_path: Path) -> None:
             refused = next(answer for answer in answers if answer.status_code != 200)
             assert refused.status_code == 507
             assert "kept free" in message_of(refused)
+            ready = client.get("/-/health?ready")
+            assert (ready.status_code, ready.text) == (503, "there is no room\n")
+            assert client.get("/-/health").status_code == 200
             space.do("rm", tmp_path / "filling")
+            assert client.get("/-/health?ready").status_code == 200
             stored(client, [("small", b"other")])
