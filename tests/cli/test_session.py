@@ -8,8 +8,8 @@ import trio
 
 from skymount.cli.options import load_settings
 from skymount.cli.session import run_with_client, run_with_content
-from skymount.config import Config
 from skymount.errors import NotFoundError, PortalError
+from skymount.settings import Config
 
 NAMED = Config(portals=("http://portal.example",))
 
@@ -55,5 +55,5 @@ def test_flags_go_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("XDG_CONFIG_HOME", "/nonexistent")
     assert load_settings().portals == ("http://a.example",)
     found = load_settings(portals=("http://b.example",), dialect="skynet", verify="require")
-    assert (found.portals, found.dialect) == (("http://b.example",), "skynet")
+    assert (found.portals, found.dialect) == (("http://b.example",), SKYNET)
     assert found.verify.value == "require"

@@ -21,7 +21,7 @@ from skymount.portal.client.client import PortalClient
 from skymount.portal.failover.health import HedgeBudget
 from skymount.portal.failover.portals import Portals
 from skymount.portal.failover.rounds import FailoverConfig
-from skymount.portal.options import PortalOptions
+from skymount.settings import PortalOptions
 from tests.fakes.portal import FakePortal, running
 
 _DISK = 1 << 30  # bytes

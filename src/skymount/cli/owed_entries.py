@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from skymount.cli.output import warn
 from skymount.cli.pending_entries import sent_fact
-from skymount.config import Config
 from skymount.errors import SkymountError
+from skymount.settings import Config
 
 if TYPE_CHECKING:
     from skymount.cli.session import WriteSession

@@ -10,7 +10,7 @@ from contextlib import (
     contextmanager,
     suppress,
 )
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
@@ -18,14 +18,13 @@ import trio
 from skymount.cli import ENDING_SIGNALS
 from skymount.cli.key_argument import open_ledger
 from skymount.cli.output import interruption, warn
-from skymount.config import Config
 from skymount.errors import (
     CacheError,
     PortalError,
 )
+from skymount.policies import VerifyPolicy, WritePolicy
 from skymount.portal.client.client import PortalClient
-from skymount.portal.options import ClientOptions
-from skymount.portal.policies import VerifyPolicy, WritePolicy
+from skymount.settings import Config
 from skymount.wire.dialect import Dialect
 from skymount.wire.skylink import Skylink
 
@@ -132,10 +131,10 @@ def run_with_client(
     It is the first portal, or what the user wants to write to: the first that is not read-only.
     """
     url = settings.writing_url if writes else settings.portal_urls[0]
-    options: ClientOptions = {**settings.portal_options[url], "timeout": settings.timeout}
+    options = replace(settings.portal_options[url], idle_timeout=settings.timeout)
 
     async def main() -> T:
-        async with PortalClient(url, ledger=ledger, **options) as client:
+        async with PortalClient.of(options, ledger) as client:
             return await function(client)
 
     return _run(main)

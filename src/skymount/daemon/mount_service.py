@@ -11,7 +11,6 @@ from functools import partial
 import trio
 
 from skymount import default_portal, keyring, large_buffers, process_hardening, systemd
-from skymount.config import Config
 from skymount.content.cache import block_store
 from skymount.content.cache.block_store import BlockStore
 from skymount.content.cache.buffer_pool import BufferPool
@@ -55,6 +54,7 @@ from skymount.portal.registry.owed_sender import OwedSender
 from skymount.portal.registry.read_repair import ReadRepair
 from skymount.portal.registry.spool_retry import SpoolRetry
 from skymount.portal.registry.verified_registry import VerifiedRegistry
+from skymount.settings import Config
 from skymount.storage.write_check import write_problem
 
 log = logging.getLogger(__name__)

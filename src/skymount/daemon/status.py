@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from skymount import __version__
-from skymount.config import Config
 from skymount.content.cache.memory_cache import MemoryCache
 from skymount.content.cache.write_behind import WriteBehindQueue
 from skymount.content.fetch.reader import ContentReader
@@ -23,6 +22,7 @@ from skymount.portal.failover.health import HealthFigures
 from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.owed_entry import OwedTotal
 from skymount.portal.registry.owed_sender import OwedSender
+from skymount.settings import Config
 
 if TYPE_CHECKING:
     from skymount.daemon.metrics import Metric

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import trio
 from cachetools import LRUCache
 
-from skymount.config import Config
 from skymount.content.cache import block_store
 from skymount.content.cache.block_store import BlockStore
 from skymount.content.cache.disk_cache import DiskCache
@@ -17,12 +16,14 @@ from skymount.content.cache.write_behind import open_write_behind
 from skymount.content.fetch.reader import ContentFile, ContentReader, open_reader
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model.skyfile import Skyfile
+from skymount.default_portal import with_default_portal
 from skymount.errors import CacheError
-from skymount.file_api.options import Settings, with_default_portal
+from skymount.file_api.options import Settings
 from skymount.fs.skylinks.tree import Tree
 from skymount.portal.failover.portals import Portals, open_portals
 from skymount.portal.registry.lazy_registry import LazyRegistry
 from skymount.portal.registry.name_resolver import NameResolver
+from skymount.settings import Config
 from skymount.wire.skylink import Skylink
 
 log = logging.getLogger(__name__)
@@ -147,7 +148,7 @@ def _weight(tree: Tree) -> int:
 @asynccontextmanager
 async def open_session(settings: Settings) -> AsyncIterator[Session]:
     """Open what the settings say; what runs in it ends with the block."""
-    config = with_default_portal(settings.config)
+    config = with_default_portal(settings.config, "portals=URL")
     async with AsyncExitStack() as stack:
         portals = await stack.enter_async_context(
             open_portals(config.portal_options, config.timeout / _SILENT_PORTALS)

@@ -16,6 +16,7 @@ from skymount.content.model.skyfile import VerifyPolicy
 from skymount.content.replication.pinner import Pinned, Pinner
 from skymount.errors import BadContentError, DisprovedError, UnreplicableError
 from skymount.portal.failover.portals import open_portals
+from skymount.settings import Config
 from tests.fakes.portal import FakePortal, flips, running, status
 from tests.fakes.skyfiles import FakeSkyfile, of_files, plain, sealed
 from tests.portal_process import running_portal
@@ -29,7 +30,10 @@ async def pinning(
     source: str, target: str, place: Path, warn: Callable[[str], None] = pytest.fail
 ) -> AsyncIterator[Pinner]:
     """Bring content from one portal to another."""
-    async with open_portals({source: {}}, 20) as sources, open_portals({target: {}}, 20) as targets:
+    async with (
+        open_portals(Config(portals=(source,)).portal_options, 20) as sources,
+        open_portals(Config(portals=(target,)).portal_options, 20) as targets,
+    ):
         loader = SkyfileLoader(sources, VerifyPolicy.AVAILABLE)
         async with open_reader(sources, loader, MemoryCache(8 << 20)) as reader:
             yield Pinner(sources, reader, targets, place, warn)

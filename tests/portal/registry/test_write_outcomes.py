@@ -13,10 +13,10 @@ from skymount.errors import (
     RolledBackError,
     StorageError,
 )
+from skymount.policies import VerifyPolicy
 from skymount.portal.http.response import Response
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.pending_write import PendingStatus
-from skymount.portal.policies import VerifyPolicy
 from skymount.portal.registry.lazy_registry import LazyRegistry
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.registry_entry import SignedEntry

@@ -17,9 +17,9 @@ from skymount.cli.upload_options import PageOptions, page_options, prepared, sel
 
 if TYPE_CHECKING:
     from skymount.cli.session import ContentSession
-    from skymount.config import Config
     from skymount.portal.client.upload import UploadBody
     from skymount.portal.failover.portals import Portals
+    from skymount.settings import Config
     from skymount.upload_selection.selection import SelectionRules
     from skymount.wire.http.responses import UploadResult
 
@@ -125,7 +125,7 @@ def upload(
 def _send(settings: "Config", body: "UploadBody", replicas: int) -> "UploadResult":
     from skymount.cli.session import run_with_content, run_with_portals
     from skymount.cli.uploads import upload_once, upload_pipe_replicas, upload_replicas
-    from skymount.portal.policies import VerifyPolicy
+    from skymount.policies import VerifyPolicy
 
     with progress() as bar:
         sent = body.with_progress(bar)

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Unpack
+from typing import Self, Unpack
 
 import trio
 
@@ -35,9 +35,9 @@ from skymount.portal.client.verification import (
 )
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.revision_marks import RevisionMarks
-from skymount.portal.options import ClientOptions, CommonOptions, PortalOptions
-from skymount.portal.validation import callback, flag, integer, text
+from skymount.settings import ClientOptions, CommonOptions, PortalOptions
 from skymount.upload_selection.selection import EVERYTHING, listed
+from skymount.values import callback, flag, integer, text
 from skymount.wire.http import requests
 from skymount.wire.http.responses import UploadResult
 from skymount.wire.skylink import Skylink
@@ -71,6 +71,12 @@ class PortalClient(HnsCalls, SkykeyCalls, PortalReader):
             raise WrongTypeError(f"ledger must be a Ledger, not {type(ledger).__name__}")
         super().__init__(portal_url, **options)
         self._use_marks(RevisionMarks(ledger))
+
+    @classmethod
+    def of(cls, options: PortalOptions, ledger: Ledger | None = None) -> Self:
+        client = super().of(options)
+        client._use_marks(RevisionMarks(ledger))
+        return client
 
     def _select(self, options: PortalOptions) -> None:
         super()._select(options)

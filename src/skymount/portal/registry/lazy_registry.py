@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 from skymount.errors import StorageError
+from skymount.policies import VerifyPolicy
 from skymount.portal.client.registry import GET_TIMEOUT
 from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.ledger import Ledger
-from skymount.portal.policies import VerifyPolicy
 from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 

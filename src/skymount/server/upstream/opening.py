@@ -18,7 +18,6 @@ from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model.skyfile import VerifyPolicy
 from skymount.errors import CacheError, StorageError
 from skymount.portal.failover.portals import Portals, open_portals
-from skymount.portal.options import ClientOptions
 from skymount.server.config import PortalConfig
 from skymount.server.storage.portal_storage import PortalStorage
 from skymount.server.upstream.content import UpstreamContent
@@ -82,6 +81,5 @@ def _open_store(config: PortalConfig) -> BlockStore:
 def _announce(portals: Portals, config: PortalConfig, downstream: str) -> None:
     """Let the requests to upstream say which portals depend on them."""
     for client in portals.clients:
-        given: ClientOptions = config.upstream[client.url]
-        headers = {**given.get("headers", {}), HEADER: downstream}
-        client.set_credentials(ClientOptions({**given, "headers": headers}))
+        given = config.upstream[client.url]
+        client.set_credentials(replace(given, headers=(*given.headers, (HEADER, downstream))))

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from skymount.cli.key_argument import EntryArgument
     from skymount.cli.link_target import ParsedLink
     from skymount.cli.session import ContentSession
-    from skymount.config import Config
     from skymount.content.replication.pinner import Pinner
+    from skymount.settings import Config
     from skymount.wire.skylink import Skylink
 
 
@@ -89,19 +89,19 @@ def pin(
 
 def _target_url(source: "Config", target: "Config") -> str:
     """Return the portal that is to have it; an error if that cannot work."""
-    from skymount.portal.options import portal_identity
+    from skymount.values import portal_identity
 
     url = target.writing_url
     if portal_identity(url) in map(portal_identity, source.portal_urls):
         raise click.UsageError(f"{url} is both source and target; name another one with --to")
-    if target.portal_options[url].get("read_only"):
+    if target.portal_options[url].read_only:
         raise ReadOnlyPortalError(f"{url}: nothing is sent there, the configuration says read_only")
     return url
 
 
 def _proving(settings: "Config") -> Any:
     """Return the policy of reading: what is brought is always proved."""
-    from skymount.portal.policies import VerifyPolicy
+    from skymount.policies import VerifyPolicy
 
     return VerifyPolicy.AVAILABLE if settings.verify is VerifyPolicy.OFF else settings.verify
 
@@ -217,7 +217,7 @@ class _Run:
             resolve_link,
             warn_of_unverified,
         )
-        from skymount.portal.policies import Verified
+        from skymount.policies import Verified
 
         link = task.link
         if not isinstance(link, ParsedLink):
