@@ -43,7 +43,7 @@ LINE = "src/skymount/cli/commands/skylink.py"
 COMMAND = "tests/cli/commands/test_skylink.py::test_parse_as_json"
 MOUNT = "tests/mount/test_publish.py::test_published_entry_in_a_mount"
 MOUNTED = "src/skymount/fs/registry/directory.py"
-SERVED = "src/skymount/server/endpoints/registry.py"
+SERVED = "src/skymount/server/endpoints.py"
 
 
 def test_each_kind_of_fault() -> None:

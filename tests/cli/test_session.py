@@ -10,6 +10,7 @@ from skymount.cli.options import load_settings
 from skymount.cli.session import run_with_client, run_with_content
 from skymount.errors import NotFoundError, PortalError
 from skymount.settings import Config
+from skymount.wire.dialect import SKYNET
 
 NAMED = Config(portals=("http://portal.example",))
 

@@ -15,18 +15,20 @@ import trio
 
 from skymount.errors import MalformedError
 from skymount.server.config import PortalConfig
-from skymount.server.download.content_type import disposition, sniff, stored_or_guessed
-from skymount.server.download.endpoint import payload_ranges
-from skymount.server.download.selection import (
+from skymount.server.download.content import (
     DownloadQuery,
     SelectedContent,
+    disposition,
     select_content,
+    sniff,
+    stored_or_guessed,
 )
+from skymount.server.download.endpoint import payload_ranges
 from skymount.server.http.access import Access, AccessRules
-from skymount.server.http.conditional import Selection, is_unchanged, select_ranges
+from skymount.server.http.clients import RequestHost, page_origin, parse_name, parse_origin
 from skymount.server.http.connection import Connection, Shared
 from skymount.server.http.forms import FormReader, boolean, decode_path, number, parse_query
-from skymount.server.http.origins import RequestHost, page_origin, parse_name, parse_origin
+from skymount.server.http.messages import Selection, is_unchanged, select_ranges
 from skymount.server.http.parsing import Headers
 from skymount.server.http.passwords import parse_credentials
 from skymount.server.http_error import HttpError

@@ -8,9 +8,8 @@ import httpx
 import trio
 
 from skymount.server.http.access_log import Visit
-from skymount.server.http.clients import Asker, Requester
+from skymount.server.http.clients import Asker, Requester, RequestHost
 from skymount.server.http.messages import Request
-from skymount.server.http.origins import RequestHost
 from skymount.server.http.parsing import Headers
 from skymount.wire.http.multipart import PartHeader
 

@@ -12,7 +12,7 @@ import trio
 
 from skymount.errors import ConfigError, StorageError
 from skymount.server.config import PortalConfig
-from skymount.server.download import content_type
+from skymount.server.download import endpoint
 from skymount.server.http.parsing import BodyReader
 from skymount.server.http_server import serve
 from skymount.wire import merkle
@@ -279,13 +279,13 @@ async def test_a_type_is_guessed_once(
 ) -> None:
     """Its bytes are not read for each range; each file of a directory has a type of its own."""
     guesses: list[bytes] = []
-    sniff = content_type.sniff
+    sniff = endpoint.sniff
 
     def recorded(start: bytes) -> str:
         guesses.append(start)
         return sniff(start)
 
-    monkeypatch.setattr(content_type, "sniff", recorded)
+    monkeypatch.setattr(endpoint, "sniff", recorded)
     pdf, text = b"%PDF-" + noise(IN_FILES), b"t" * IN_FILES
     async with _serving(config) as url, httpx.AsyncClient(base_url=url) as client:
         body = form(

@@ -22,12 +22,12 @@ import trio
 from skymount.errors import ConfigError
 from skymount.server import control
 from skymount.server.config import UNIX, PortalConfig
-from skymount.server.endpoints.monitoring import Metrics
 from skymount.server.http import access_log
 from skymount.server.http.access import Access, AccessRules
 from skymount.server.http.access_log import Observer
 from skymount.server.http.connection import Connection, Portal, Shared
 from skymount.server.http.messages import encode_line
+from skymount.server.monitoring import Metrics
 from skymount.server.routes import PortalApp
 from skymount.server.storage.cluster.choice import open_storage
 from skymount.server.storage.cluster.migrations import Tables

@@ -18,8 +18,8 @@ from skymount import process_hardening
 from skymount.errors import SkymountError
 from skymount.large_buffers import give_own_pages, limit_addresses
 from skymount.server.config import PortalConfig
-from skymount.server.endpoints.monitoring import shared_counts
 from skymount.server.http_server import listen, serve
+from skymount.server.monitoring import shared_counts
 from skymount.server.storage.cluster.choice import open_storage
 from skymount.server.storage.cluster.migrations import Tables
 from skymount.server.workers import Workers

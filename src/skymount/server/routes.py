@@ -11,26 +11,26 @@ from functools import partial
 from skymount.errors import StorageError
 from skymount.server.config import PortalConfig
 from skymount.server.download.endpoint import DownloadEndpoint
-from skymount.server.endpoints.monitoring import (
+from skymount.server.endpoints import (
+    HnsEndpoints,
+    RegistryEndpoints,
+    SectorEndpoints,
+    SkykeyEndpoints,
+)
+from skymount.server.http.access import Access
+from skymount.server.http.clients import HEALTH, METRICS
+from skymount.server.http.messages import ClientGoneError, Request, Response, error_response
+from skymount.server.http.passwords import Passwords, Sessions
+from skymount.server.http_error import HttpError
+from skymount.server.monitoring import (
     HealthEndpoint,
     Metrics,
     MetricsEndpoint,
     StatsEndpoints,
 )
-from skymount.server.endpoints.registry import HnsEndpoints, RegistryEndpoints
-from skymount.server.endpoints.sectors import SectorEndpoints
-from skymount.server.endpoints.skykeys import SkykeyEndpoints
-from skymount.server.http.access import Access
-from skymount.server.http.clients import HEALTH, METRICS
-from skymount.server.http.messages import ClientGoneError, Request, Response, error_response
-from skymount.server.http.passwords import Passwords
-from skymount.server.http_error import HttpError
-from skymount.server.pages.home import HomePage, UploadForm
-from skymount.server.pages.isolation import ContentHosts
-from skymount.server.pages.listing import ContentPages
-from skymount.server.pages.registry_page import RegistryPage
+from skymount.server.pages.home import HomePage, RegistryPage, UploadForm
+from skymount.server.pages.listing import ContentHosts, ContentPages
 from skymount.server.pages.rendering import error_page, get_asset, get_robots
-from skymount.server.pages.sessions import Sessions
 from skymount.server.resolver import SkylinkResolver
 from skymount.server.storage.disk_errors import StorageUnavailableError
 from skymount.server.storage.portal_storage import PortalStorage

@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from skymount.server.download import content_type
-from skymount.server.download.content_type import START_SIZE, is_utf8, may_declare, takes_charset
+from skymount.server.download.content import (
+    START_SIZE,
+    disposition,
+    is_utf8,
+    may_declare,
+    sniff,
+    stored_or_guessed,
+    takes_charset,
+)
 from skymount.wire.http.multipart import PartHeader
 from tests.server.http_client import Client, skylink_of
 
@@ -26,7 +33,7 @@ from tests.server.http_client import Client, skylink_of
 )
 def test_types_by_name(stored: str, name: str, expected: str) -> None:
     """The stored one if a header can carry it, else by extension."""
-    assert content_type.stored_or_guessed(stored, name) == expected
+    assert stored_or_guessed(stored, name) == expected
 
 
 @pytest.mark.parametrize(
@@ -43,7 +50,7 @@ def test_types_by_name(stored: str, name: str, expected: str) -> None:
 )
 def test_types_by_content(start: bytes, expected: str) -> None:
     """As Go sniffs them."""
-    assert content_type.sniff(start) == expected
+    assert sniff(start) == expected
 
 
 @pytest.mark.parametrize(
@@ -59,7 +66,7 @@ def test_types_by_content(start: bytes, expected: str) -> None:
 )
 def test_dispositions(name: str, expected: str) -> None:
     """No name can end the quotes or the line."""
-    assert content_type.disposition(name, attachment=False) == expected
+    assert disposition(name, attachment=False) == expected
 
 
 def test_types_are_stored_guessed_or_sniffed(client: Client) -> None:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skymount.server.endpoints.registry import parse_entry_key
+from skymount.server.endpoints import parse_entry_key
 from skymount.server.http_error import HttpError
 from skymount.server.storage import zone_file
 from skymount.server.storage.entry_store import ENTRIES_FILE

@@ -10,6 +10,7 @@ from skymount.server.http.clients import (
     Client,
     Kind,
     Requester,
+    RequestHost,
     TrustedProxies,
     WrongHost,
     came_through_proxy,
@@ -18,7 +19,6 @@ from skymount.server.http.clients import (
     prefers_html,
 )
 from skymount.server.http.messages import Request
-from skymount.server.http.origins import RequestHost
 from skymount.server.http.parsing import Headers
 from skymount.wire.dialect import SKYNET, SVC
 from tests.server.http_client import request_of

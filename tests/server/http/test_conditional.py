@@ -4,13 +4,13 @@ import email
 
 import pytest
 
-from skymount.server.http import conditional
+from skymount.server.http.messages import select_ranges
 from tests.server.http_client import Client, assert_same_headers, message_of
 
 
 def test_a_multipart_plan_knows_its_length() -> None:
     """Literal bytes and ranges together."""
-    made = conditional.select_ranges({}, "bytes=0-1,5-9", '"' + "e" * 64 + '"', "a/b", 100)
+    made = select_ranges({}, "bytes=0-1,5-9", '"' + "e" * 64 + '"', "a/b", 100)
     literal = sum(len(part) for part in made.segments if isinstance(part, bytes))
     assert made.length == literal + 7
     assert made.headers == (("Content-Type", f"multipart/byteranges; boundary={'e' * 32}"),)

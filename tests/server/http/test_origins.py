@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skymount.errors import MalformedError
-from skymount.server.http.origins import RequestHost, parse_name, parse_origin
+from skymount.server.http.clients import RequestHost, parse_name, parse_origin
 from skymount.wire.http.host import is_loopback
 
 _BASE32 = "0123456789abcdefghijklmnopqrstuv" + "a" * 23

@@ -2,7 +2,7 @@
 
 import pytest
 
-from skymount.server.pages.isolation import ContentHosts, essence, is_inert, preview_kind
+from skymount.server.pages.listing import ContentHosts, essence, is_inert, preview_kind
 from tests.server.http_client import request_of
 
 

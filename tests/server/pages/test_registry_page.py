@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skymount.server.pages.registry_page import ROWS
+from skymount.server.pages.home import ROWS
 from skymount.wire.registry_entry import DELETED
 from skymount.wire.skylink import Skylink
 from tests.portal_process import PortalProcess, portal_process

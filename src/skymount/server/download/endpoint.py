@@ -1,6 +1,16 @@
-"""The download endpoints (contract 3 and 4): from the parameters of a request to its answer."""
+"""The download endpoints (contract 3 and 4): from the parameters of a request to its answer.
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+An archive is made while it is read. Its members have their full stored name (docs/wire.md 4.3) and
+no time, so that it is the same on every download. Generators of bodies block on the disk: each step
+runs in a thread.
+"""
+
+import io
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import TypeVar
@@ -9,20 +19,27 @@ import trio
 from cachetools import LRUCache
 
 from skymount.server.config import PortalConfig
-from skymount.server.download import content_type
-from skymount.server.download.archive import archive_pieces
-from skymount.server.download.selection import (
+from skymount.server.download.content import (
+    SNIFF_SIZE,
+    START_SIZE,
+    UTF8,
     DownloadQuery,
     SelectedContent,
+    disposition,
+    is_utf8,
+    may_declare,
     path_with_plus,
     select_content,
+    sniff,
+    stored_or_guessed,
+    takes_charset,
 )
-from skymount.server.http import conditional
 from skymount.server.http.clients import Kind, Requester
 from skymount.server.http.forms import decode_path, parse_query
 from skymount.server.http.messages import (
     FIRST_PIECE,
     NOT_STORED,
+    BodySegment,
     FileRange,
     Pieces,
     Request,
@@ -30,14 +47,17 @@ from skymount.server.http.messages import (
     cache_control,
     error_response,
     fields,
+    is_unchanged,
+    select_ranges,
 )
 from skymount.server.http_error import HttpError
 from skymount.server.resolver import ResolvedSkylink, SkylinkResolver
 from skymount.server.storage.skyfile_index import ParsedSkyfile, SkyfileIndex
-from skymount.server.storage.stored_range import StoredFile, StoredRange, read_chunks
+from skymount.server.storage.stored_range import StoredFile, StoredRange, read_chunks, read_open
 from skymount.wire.dialect import PRESETS
 from skymount.wire.http.byte_range import ByteRange
 from skymount.wire.http.responses import etag
+from skymount.wire.metadata import Subfile
 from skymount.wire.skylink import Skylink
 
 _MANY_SUBFILES = 2000  # with more, a selection may take over 1 ms and runs in a thread
@@ -50,7 +70,7 @@ _SHORT = 256  # characters: clients choose them
 _PLAIN = DownloadQuery.parse({}, has_range=False)
 
 _etag = lru_cache(_TAGS)(etag)
-_disposition = lru_cache(_TAGS)(content_type.disposition)
+_disposition = lru_cache(_TAGS)(disposition)
 _GUESSED_TYPES = 4096  # that are remembered
 
 _T = TypeVar("_T")
@@ -166,18 +186,18 @@ class DownloadEndpoint:
         if not is_error_page:
             made.fields += fields(("ETag", tag))
             made.cache = download.cache()
-            if conditional.is_unchanged(headers, tag):
+            if is_unchanged(headers, tag):
                 made.status = 304
                 made.fields += isolated("")
                 return made
         attachment = query.attachment or bool(content.archive)
         name = content.name
-        disposed = _disposition if len(name) <= _SHORT else content_type.disposition
-        disposition = disposed(name, attachment=attachment)
+        disposed = _disposition if len(name) <= _SHORT else disposition
+        named = disposed(name, attachment=attachment)
         payload = download.skyfile.stored.payload
         if content.archive:
             kind = content.content_type
-            made.fields += fields(("Content-Disposition", disposition), ("Content-Type", kind))
+            made.fields += fields(("Content-Disposition", named), ("Content-Type", kind))
             made.fields += isolated(kind)
             made.body = Pieces(archive_pieces(content.archive, content.members, payload))
             return made
@@ -186,12 +206,12 @@ class DownloadEndpoint:
             kind = await self._with_charset(download, content, kind)
         wanted = "" if is_error_page else query.range_header or headers.get("range", "")
         try:
-            chosen = conditional.select_ranges(headers, wanted, tag, kind, content.size)
+            chosen = select_ranges(headers, wanted, tag, kind, content.size)
         except HttpError as error:
-            named = made.fields + fields(("Content-Disposition", disposition))
-            return replace(error_response(error, named), vary=vary, skylink=made.skylink)
+            known = made.fields + fields(("Content-Disposition", named))
+            return replace(error_response(error, known), vary=vary, skylink=made.skylink)
         made.fields += fields(
-            ("Content-Disposition", disposition), ("Accept-Ranges", "bytes"), *chosen.headers
+            ("Content-Disposition", named), ("Accept-Ranges", "bytes"), *chosen.headers
         )
         made.fields += isolated(dict(chosen.headers)["Content-Type"])
         made.status = content.status if is_error_page else chosen.status
@@ -200,26 +220,25 @@ class DownloadEndpoint:
 
     async def kind(self, download: Download, content: SelectedContent) -> str:
         """Return the Content-Type of what is served. A guess by the first bytes is remembered."""
-        known = content_type.stored_or_guessed(content.content_type, content.guess_by)
+        known = stored_or_guessed(content.content_type, content.guess_by)
         if known or not content.size:
-            return known or content_type.sniff(b"")
-        size, sniff = content_type.SNIFF_SIZE, content_type.sniff
-        return await _told_by_start(download, content, self.guessed.types, size, sniff)
+            return known or sniff(b"")
+        return await _told_by_start(download, content, self.guessed.types, SNIFF_SIZE, sniff)
 
     async def _with_charset(self, download: Download, content: SelectedContent, kind: str) -> str:
         """Add a charset to a type of text that is UTF-8; a guess has one in any case."""
         bare = kind
         if kind != content.content_type.strip():
-            bare = kind.removesuffix(content_type.UTF8)
-        if not content_type.takes_charset(bare):
+            bare = kind.removesuffix(UTF8)
+        if not takes_charset(bare):
             return kind
         decide = partial(
-            content_type.is_utf8,
-            is_whole=content.size <= content_type.START_SIZE,
-            may_declare=content_type.may_declare(bare),
+            is_utf8,
+            is_whole=content.size <= START_SIZE,
+            may_declare=may_declare(bare),
         )
-        told = _told_by_start(download, content, self.guessed.utf8, content_type.START_SIZE, decide)
-        return bare + content_type.UTF8 if await told else bare
+        told = _told_by_start(download, content, self.guessed.utf8, START_SIZE, decide)
+        return bare + UTF8 if await told else bare
 
 
 async def _told_by_start(
@@ -282,7 +301,7 @@ def _joined(payload: StoredRange, parts: Iterable[tuple[int, int]]) -> bytes:
 def _body(
     payload: StoredRange,
     extents: tuple[tuple[int, int], ...],
-    segments: tuple[conditional.BodySegment, ...],
+    segments: tuple[BodySegment, ...],
 ) -> bytes | FileRange | Pieces:
     if payload.is_in_memory or not segments:
         return b"".join(_pieces(payload, extents, segments))
@@ -296,7 +315,7 @@ def _body(
 def _pieces(
     payload: StoredRange,
     extents: tuple[tuple[int, int], ...],
-    segments: Iterable[conditional.BodySegment],
+    segments: Iterable[BodySegment],
 ) -> Generator[bytes, int | None]:
     for segment in segments:
         if isinstance(segment, bytes):
@@ -315,3 +334,85 @@ def payload_ranges(
         if start < stop:
             yield offset + start - position, stop - start
         position += length
+
+
+_DEFAULT_MODE = 0o644  # of a file uploaded without one: with mode 0 it would unpack unreadable
+
+Member = tuple[str, Subfile]  # its name in the archive, and where its content is
+_Content = Callable[[Subfile], Iterator[bytes]]
+
+
+def archive_pieces(
+    archive: str, members: Sequence[Member], payload: StoredRange
+) -> Generator[bytes, int | None]:
+    """Yield an archive of the members in pieces of `FIRST_PIECE`, or of what is sent."""
+    with closing(payload.source.open()) as opened:
+
+        def content(sub: Subfile) -> Iterator[bytes]:
+            return read_open(opened, payload, sub.offset, sub.len, FIRST_PIECE)
+
+        if archive == "zip":
+            small = _zip(members, content)
+        else:
+            small = _tar(members, content)
+            small = small if archive == "tar" else _gzip(small)
+        waiting, size, wanted = [], 0, FIRST_PIECE
+        for data in small:  # a thousand tiny members are not a thousand sends
+            waiting.append(data)
+            size += len(data)
+            if size >= wanted:
+                piece, waiting, size = b"".join(waiting), [], 0
+                wanted = (yield piece) or wanted
+        yield b"".join(waiting)
+
+
+class _Sink(io.RawIOBase):
+    """A file that cannot seek and gives back what was written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        self._waiting.append(bytes(data))  # type: ignore[call-overload]
+        return len(self._waiting[-1])
+
+    def take(self) -> bytes:
+        taken, self._waiting = b"".join(self._waiting), []
+        return taken
+
+
+def _zip(members: Sequence[Member], content: _Content) -> Iterator[bytes]:
+    sink = _Sink()
+    with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED) as archive:
+        for name, sub in members:
+            info = zipfile.ZipInfo(name)
+            info.external_attr = (sub.mode & 0o7777 or _DEFAULT_MODE) << 16
+            info.file_size = sub.len
+            with archive.open(info, "w") as file:
+                for data in content(sub):
+                    file.write(data)
+                    yield sink.take()
+            yield sink.take()
+    yield sink.take()
+
+
+def _tar(members: Sequence[Member], content: _Content) -> Iterator[bytes]:
+    for name, sub in members:
+        info = tarfile.TarInfo(name)
+        info.size = sub.len
+        info.mode = sub.mode & 0o7777 or _DEFAULT_MODE
+        yield info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
+        yield from content(sub)
+        yield bytes(-sub.len % tarfile.BLOCKSIZE)
+    yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def _gzip(source: Iterator[bytes]) -> Iterator[bytes]:
+    compressor = zlib.compressobj(level=1, wbits=31)  # 31: gzip format, no time in its header
+    for data in source:
+        yield compressor.compress(data)
+    yield compressor.flush()

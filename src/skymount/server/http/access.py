@@ -19,22 +19,20 @@ from skymount.server.http.clients import (
     PASS_HOST,
     Asker,
     Kind,
+    PageOrigin,
     Requester,
+    RequestHost,
     TrustedProxies,
     WrongHost,
     came_through_proxy,
     find_wrong_host,
-    is_page_path,
-)
-from skymount.server.http.messages import Request, Response, fields
-from skymount.server.http.origins import (
-    PageOrigin,
-    RequestHost,
     is_address,
+    is_page_path,
     page_origin,
     parse_name,
     parse_origin,
 )
+from skymount.server.http.messages import Request, Response, fields
 from skymount.server.http.passwords import Passwords, parse_credentials
 from skymount.server.http_error import HttpError
 from skymount.wire.dialect import PRESETS, REALM

@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from skymount.server.download import content_type
+from skymount.server.download.content import stored_or_guessed
 from skymount.wire.metadata import Metadata, Subfile
 from skymount.wording import visible
 
@@ -214,7 +214,7 @@ def readable_type(row: Row) -> str:
     """Return the type of a row for people."""
     if row.is_directory:
         return "Folder"
-    found = content_type.stored_or_guessed(row.content_type, row.name)
+    found = stored_or_guessed(row.content_type, row.name)
     if found:
         return found.partition(";")[0].strip()
     return posixpath.splitext(row.name)[1].removeprefix(".").upper() or "File"

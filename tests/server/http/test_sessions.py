@@ -2,8 +2,7 @@
 
 import time
 
-from skymount.server.http.passwords import Passwords
-from skymount.server.pages.sessions import Sessions, SignedOut
+from skymount.server.http.passwords import Passwords, Sessions, SignedOut
 from tests.server.http_client import request_of
 
 _PASSWORDS = Passwords(b"password")

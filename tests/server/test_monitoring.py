@@ -9,7 +9,7 @@ import trio
 
 import skymount
 from skymount.errors import StorageError
-from skymount.server.endpoints.monitoring import SharedCheck
+from skymount.server.monitoring import SharedCheck
 from skymount.wire.skylink import Skylink
 from tests.mount.namespaces import new_namespace, skip_without_root
 from tests.portal_process import PortalProcess, portal_command, portal_environment, portal_process

@@ -1,1 +1,0 @@
-"""The small endpoints: registry, skykeys, names, sectors, statistics."""
