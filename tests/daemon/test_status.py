@@ -11,26 +11,13 @@ import trio
 from skymount.content.cache.memory_cache import MemoryCache
 from skymount.daemon.embedded_portal import EmbeddedPortal
 from skymount.daemon.metrics import render
-from skymount.daemon.status import MountStatus
+from skymount.daemon.status import Mount, as_json
 from skymount.errors import PortalError
 from skymount.fs.failures import FailureLog
 from skymount.fs.skylinks.tree_cache import TreeCache, TreeCacheConfig
 from skymount.portal.failover.health import HealthFigures, PortalHealth
 from skymount.portal.ledger.owed_entry import OwedTotal
 from skymount.settings import Config
-
-
-class _Names:
-    """A table of names whose trees have a size."""
-
-    def __init__(self, count: int, size: int) -> None:
-        self.count, self.size = count, size
-
-    def __len__(self) -> int:
-        return self.count
-
-    def usage(self) -> tuple[int, int]:
-        return self.size, self.count
 
 
 def failing_portal() -> HealthFigures:
@@ -42,21 +29,28 @@ def failing_portal() -> HealthFigures:
 async def test_status() -> None:
     """E3: the health of each portal, and figures of every part."""
     config = Config(mountpoint="/mnt", portals=("http://a.example",), disk_cache=0)
-    status: Any = MountStatus(config, EmbeddedPortal())
     client = SimpleNamespace(http=SimpleNamespace(in_flight=2))
-    status.portals = SimpleNamespace(figures=lambda: [failing_portal()], clients=[client])
-    status.memory_cache = MemoryCache(1 << 20)
-    status.reader = SimpleNamespace(counts={"bytes": 7, "requests": 1}, hits=5, misses=1)
-    status.trees = TreeCache(TreeCacheConfig(1 << 20))
-    status.skylinks, status.domains = _Names(2, 100), _Names(1, 10)
-    status.operations = {"read": 3, "lookup": 4}
-    status.files = SimpleNamespace(open_files={1: None}, open_directories={})
     asking = trio.current_time()
-    status.under_way = {7: ("read", asking - 2.5), 9: ("open", asking)}
-    status.failures = FailureLog()
-    totals = [OwedTotal("http://a.example", 2, time.time() - 9.0, "down")]
-    status.owed = SimpleNamespace(totals=totals)
-    found = json.loads(status.to_json())
+    parts: Any = (
+        SimpleNamespace(
+            portals=SimpleNamespace(figures=lambda: [failing_portal()], clients=[client]),
+            memory=MemoryCache(1 << 20),
+            reader=SimpleNamespace(counts={"bytes": 7, "requests": 1}, hits=5, misses=1),
+            queue=None,
+        ),
+        TreeCache(TreeCacheConfig(1 << 20)),
+        SimpleNamespace(table=range(2)),
+        SimpleNamespace(table=range(1)),
+        SimpleNamespace(totals=[OwedTotal("http://a.example", 2, time.time() - 9.0, "down")]),
+        SimpleNamespace(
+            counts={"read": 3, "lookup": 4},
+            files=SimpleNamespace(open_files={1: None}, open_directories={}),
+            under_way={7: ("read", asking - 2.5), 9: ("open", asking)},
+            failures=FailureLog(),
+        ),
+    )
+    mount = Mount(config, EmbeddedPortal(), *parts)
+    found = json.loads(as_json(mount.figures()))
     assert (found["pid"], found["mountpoint"]) == (os.getpid(), "/mnt")
     assert (found["portals"], found["own_portal"]) == (["http://a.example"], False)
     assert (found["skylinks"], found["domains"], found["fetched"]["bytes"]) == (2, 1, 7)
@@ -93,8 +87,7 @@ async def test_status() -> None:
     assert 9 <= owed.pop("oldest_seconds") < 60
     assert owed == {"url": "http://a.example", "count": 2, "reason": "down"}
     assert list(found["operations"]) == ["lookup", "read"]
-    assert status.usage() == (110, 3)
-    text = status.to_metrics().decode()
+    text = render(mount.metrics()).decode()
     assert 'skymount_portal_up{portal="http://a.example"} 0\n' in text
     assert "skymount_requests_under_way 1\n" in text
-    assert "skymount_requests_under_way 2\n" in render(status.metrics()).decode()
+    assert "skymount_requests_under_way 2\n" in render(mount.metrics(is_asking=False)).decode()

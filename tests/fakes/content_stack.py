@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -13,15 +14,17 @@ from skymount.content.cache.block_store import BlockStore
 from skymount.content.cache.disk_cache import DiskCache
 from skymount.content.cache.memory_cache import MemoryCache
 from skymount.content.cache.write_behind import WriteBehindQueue, open_write_behind
+from skymount.content.fetch.fetcher import Fetcher
 from skymount.content.fetch.readahead import ReadaheadConfig
-from skymount.content.fetch.reader import ContentReader, open_reader
+from skymount.content.fetch.reader import ContentReader
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model.skyfile import BLOCK_SIZE, VerifyPolicy
+from skymount.content.opening import Content, ContentSettings, open_content
 from skymount.portal.client.client import PortalClient
 from skymount.portal.failover.health import HedgeBudget
 from skymount.portal.failover.portals import Portals
 from skymount.portal.failover.rounds import FailoverConfig
-from skymount.settings import PortalOptions
+from skymount.settings import Config, PortalOptions
 from tests.fakes.portal import FakePortal, running
 
 _DISK = 1 << 30  # bytes
@@ -50,6 +53,29 @@ class ContentStack:
 
 
 OpenContentStack = Callable[..., AbstractAsyncContextManager[ContentStack]]
+
+
+def open_at(*urls: str, **settings: Any) -> AbstractAsyncContextManager[Content]:
+    """Open what reads content at some portals."""
+    given: dict[str, Any] = {"silence": 20.0, "verify": VerifyPolicy.AVAILABLE, "memory": 8 << 20}
+    return open_content(
+        ContentSettings(portals=Config(portals=tuple(urls)).portal_options, **given | settings)
+    )
+
+
+@asynccontextmanager
+async def open_reader(
+    portals: Portals,
+    loader: SkyfileLoader,
+    cache: MemoryCache,
+    disk: DiskCache | None = None,
+    config: ReadaheadConfig = ReadaheadConfig(),  # noqa: B008
+) -> AsyncIterator[ContentReader]:
+    """Make a reader whose fetches end with the block."""
+    async with trio.open_nursery() as nursery:
+        fetcher = Fetcher(portals, loader, cache, disk, nursery, config)
+        yield ContentReader(loader, fetcher, nursery)
+        nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager

@@ -329,7 +329,6 @@ async def open_in_memory_mount(
                 )
                 for each in (skylinks, domains)
             },
-            skylinks[0].usage,
         )
         yield InMemoryMount(
             Requests(files), files, *skylinks, domains[0], domains[2], reader, names, cache

@@ -1,6 +1,5 @@
 """Many skylinks are looked for at once."""
 
-from types import SimpleNamespace
 from typing import Any, cast
 
 import trio
@@ -14,7 +13,7 @@ class _Names:
     """Answers once so many names were asked for; some of them fail."""
 
     def __init__(self, together: int, failures: dict[str, Exception]) -> None:
-        self.config = SimpleNamespace(timeout=30.0)
+        self.timeout = 30.0
         self.asked: list[str] = []
         self._together = together
         self._failures = failures

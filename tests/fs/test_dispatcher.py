@@ -26,11 +26,7 @@ from tests.fakes.skyfiles import resolver
 def test_subtree_of_an_inode_number():
     """The number tells which subtree answers; the static one does where there is no other."""
     static, skylinks, registry = Subtree(), Subtree(), Subtree()
-    files = FileSystem(
-        static,
-        {InodeSpace.SKYLINKS: skylinks, InodeSpace.REGISTRY: registry},
-        lambda: (0, 0),
-    )
+    files = FileSystem(static, {InodeSpace.SKYLINKS: skylinks, InodeSpace.REGISTRY: registry})
     entry = entry_inode(InodeSpace.REGISTRY, b"entry", b"x")
     node = node_inode(first_tree_number(InodeSpace.SKYLINKS, "x"), 3)
     expected = {

@@ -29,7 +29,7 @@ from skymount.errors import (
 )
 from skymount.fs.dispatcher import FileSystem
 from skymount.fs.fuse import ERRNO, FuseAdapter, FuseConfig, errno_of
-from skymount.fs.inode_space import ROOT, SKYLINKS
+from skymount.fs.inode_space import ROOT, SKYLINKS, InodeSpace
 from skymount.fs.subtree import (
     IMMUTABLE_TIMEOUT,
     InodeAttributes,
@@ -145,6 +145,9 @@ class BrokenSubtree(Subtree):
     async def listed_xattrs(self, inode: int) -> Sequence[bytes]:
         raise self._error
 
+    def usage(self) -> tuple[int, int]:
+        raise self._error
+
 
 class BrokenFile(OpenFile):
     """Cannot be read."""
@@ -167,11 +170,8 @@ async def test_unforeseen_errors(
     operation: str, error: Exception, caplog: pytest.LogCaptureFixture
 ):
     """A bug in any operation is EIO with a traceback in the log: anything else ends the mount."""
-
-    def usage() -> tuple[int, int]:
-        raise error
-
-    files = FileSystem(BrokenSubtree(error), {}, usage)
+    broken = BrokenSubtree(error)
+    files = FileSystem(broken, {InodeSpace.HNS: broken})
     opened = files.add_file(BrokenFile(error))
     arguments = {
         "lookup": (1, b"x", CTX),

@@ -23,7 +23,7 @@ from skymount.wording import visible
 
 if TYPE_CHECKING:
     from skymount.cli.key_argument import EntryArgument
-    from skymount.cli.session import ContentSession
+    from skymount.content.opening import Content
     from skymount.wire.hns import DomainRecord
 
 HNS = "hns://"
@@ -169,23 +169,23 @@ class ResolvedLink:
     verified: bool  # of the registry entries on the way
 
 
-async def resolve_link(session: "ContentSession", link: ParsedLink) -> ResolvedLink:
+async def resolve_link(content: "Content", link: ParsedLink) -> ResolvedLink:
     """Follow a link to content. The path in a domain's record holds for a link without a path."""
     skylink, path, record = link.root, link.path, None
     if not isinstance(skylink, Skylink):
         from skymount.wire.hns import SkylinkRecord
 
-        record = await session.portals.first(link.resolve_domain)
+        record = await content.portals.first(link.resolve_domain)
         skylink = record.skylink
         if isinstance(record, SkylinkRecord):
             path = path or _decoded(record.path)
     if skylink.version == 1:
         return ResolvedLink(skylink, path, verified=True)
-    resolver = await session.registry.name_resolver()
+    await content.entries()
     if record is not None:
-        resolver.learn_key(record)
+        content.names.learn_key(record)
     with naming_absent_content(skylink):
-        found = await resolver.resolve(skylink)
+        found = await content.names.resolve(skylink)
     return ResolvedLink(found.skylink, path, found.verified)
 
 
@@ -298,12 +298,12 @@ def warn_of_unverified(what: str, verified: Verified, policy: VerifyPolicy) -> N
     warn(f"{what}: {text}; --verify require refuses it")
 
 
-async def open_target(session: "ContentSession", link: ParsedLink) -> LinkTarget:
+async def open_target(content: "Content", link: ParsedLink) -> LinkTarget:
     """Find what a link leads to; NoSuchPathError when its path is not in the tree."""
-    check_verifiable(session, link)
-    found = await resolve_link(session, link)
+    check_verifiable(content, link)
+    found = await resolve_link(content, link)
     with naming_absent_content(found.skylink):
-        skyfile = await session.reader.load(found.skylink)
+        skyfile = await content.reader.load(found.skylink)
     tree = Tree(skyfile if found.verified else replace(skyfile, verified=Verified.NO))
     index = 0
     for element in found.path.split(b"/") if found.path else ():
@@ -314,9 +314,9 @@ async def open_target(session: "ContentSession", link: ParsedLink) -> LinkTarget
     return LinkTarget(link, tree, index, found.path)
 
 
-def check_verifiable(session: "ContentSession", link: ParsedLink) -> None:
+def check_verifiable(content: "Content", link: ParsedLink) -> None:
     """BadContentError for a domain where verification is required."""
-    if link.is_domain and session.policy is VerifyPolicy.REQUIRE:
+    if link.is_domain and content.settings.verify is VerifyPolicy.REQUIRE:
         raise BadContentError(
             f"{link.root}: what a name stands for is not verified, and verify is require"
         )

@@ -11,7 +11,7 @@ from skymount.wording import counted
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
-    from skymount.cli.session import ContentSession
+    from skymount.content.opening import Content
     from skymount.errors import PortalError
     from skymount.policies import WritePolicy
     from skymount.portal.client.base import PortalReader
@@ -56,18 +56,16 @@ async def upload_replicas(portals: "Portals", body: "UploadBody", count: int) ->
 
 
 async def upload_pipe_replicas(
-    session: "ContentSession", body: "UploadBody", count: int
+    content: "Content", body: "UploadBody", count: int
 ) -> "UploadResult":
     """Upload to one portal, and bring it from there to others; an error as of `upload_replicas`."""
-    from skymount.content.fetch.skyfile_loader import SkyfileLoader
     from skymount.content.replication.replicator import Replicator
 
-    _check_count(session.portals, count)
-    taker, result = await _upload_to_first(session.portals, body)
-    loader = SkyfileLoader(session.portals, session.policy)
-    replicator = Replicator(session.portals, session.reader, loader)
+    _check_count(content.portals, count)
+    taker, result = await _upload_to_first(content.portals, body)
+    replicator = Replicator(content.portals, content.reader, content.loader)
     results, failures = {taker: result}, list[SkymountError]()
-    for client in session.portals.writable().clients:
+    for client in content.portals.writable().clients:
         if client is not taker and len(results) < count:
             try:
                 await replicator.replicate(result.skylink, client)

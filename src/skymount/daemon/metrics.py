@@ -45,14 +45,105 @@ class Metric:
                 yield f"{self.name}{{{text}}} {value}" if text else f"{self.name} {value}"
 
 
-def metrics_of(figures: Mapping[str, Any], failures: Mapping[str, int]) -> list[Metric]:
-    """Return the figures of ``status.json``, and failed operations by errno."""
-    return [
-        *_process(figures),
-        *_operations(figures, failures),
-        *_caches(figures),
-        *_portals(figures["portal_health"], figures.get("owed_entries", ())),
-    ]
+_FIGURES = (
+    ("skymount_requests_total", "Requests of the kernel by operation.", "operations"),
+    ("skymount_failed_operations_total", "Operations that failed, by errno.", "failures"),
+    (
+        "skymount_requests_under_way",
+        "Requests of the kernel that are not answered yet.",
+        "requests.under_way",
+    ),
+    ("skymount_oldest_request_seconds", "Age of the oldest of these.", "oldest.seconds"),
+    ("skymount_open_files", "Open files.", "open_files"),
+    ("skymount_open_directories", "Open directories.", "open_directories"),
+    ("skymount_skylinks", "Skylinks in use.", "skylinks"),
+    ("skymount_domains", "Domains in use.", "domains"),
+    ("skymount_fetched_bytes_total", "Bytes that portals have sent.", "fetched.bytes"),
+    ("skymount_fetches_total", "Requests to portals for content.", "fetched.requests"),
+    ("skymount_memory_cache_bytes", "Content in memory.", "memory_cache.used"),
+    ("skymount_memory_cache_limit_bytes", "Limit of content in memory.", "memory_cache.size"),
+    ("skymount_memory_cache_in_flight_bytes", "Content on its way.", "memory_cache.on_its_way"),
+    ("skymount_memory_cache_hits_total", "Reads from memory.", "memory_cache.hits"),
+    ("skymount_memory_cache_misses_total", "Reads that had to wait.", "memory_cache.misses"),
+    ("skymount_tree_cache_bytes", "Memory for names and sizes.", "tree_cache.used"),
+    ("skymount_tree_cache_limit_bytes", "Limit of that.", "tree_cache.size"),
+    ("skymount_trees", "Trees in memory.", "tree_cache.loaded"),
+    ("skymount_disk_cache_limit_bytes", "Limit of content on disk.", "disk_cache.size"),
+    ("skymount_disk_cache_hits_total", "Blocks read from disk.", "disk_cache.hits"),
+    ("skymount_disk_cache_misses_total", "Blocks that were not on disk.", "disk_cache.misses"),
+    ("skymount_disk_cache_stored_total", "Blocks written to disk.", "disk_cache.stored"),
+    (
+        "skymount_disk_cache_dropped_total",
+        "Blocks not written: the queue or disk was full.",
+        "disk_cache.dropped",
+    ),
+    ("skymount_disk_cache_damaged_total", "Blocks found damaged.", "disk_cache.damaged"),
+    (
+        "skymount_portal_latency_seconds",
+        "Usual time to the head of a response.",
+        "portal_health.latency",
+    ),
+    (
+        "skymount_portal_failure_ratio",
+        "Share of failures lately.",
+        "portal_health.failure_rate",
+    ),
+    (
+        "skymount_portal_body_bytes_per_second",
+        "Usual rate of bodies.",
+        "portal_health.body_rate",
+    ),
+    (
+        "skymount_portal_requests_under_way",
+        "Requests that are not answered yet.",
+        "portal_health.requests",
+    ),
+    (
+        "skymount_portal_hedges_total",
+        "Requests because another portal was late.",
+        "portal_health.hedges",
+    ),
+    (
+        "skymount_portal_hedges_lost_total",
+        "Requests that another portal answered.",
+        "portal_health.hedges_lost",
+    ),
+    ("skymount_owed_entries", "Entries that a portal has not got yet.", "owed_entries.count"),
+    ("skymount_portal_up", "1 while the portal does not pause.", "portal_health.state"),
+)
+"""Name and help of each metric, and where its value is among the figures of ``status.json``."""
+
+_LABELS = {"operations": "operation", "failures": "errno"}
+
+
+def metrics_of(figures: Mapping[str, Any], failures: Mapping[str, int]) -> Iterator[Metric]:
+    """Yield the figures of ``status.json``, and failed operations by errno."""
+    yield from _process(figures)
+    oldest = figures["requests"]["oldest"] or {"seconds": 0}
+    known = {**figures, "oldest": oldest, "failures": failures}
+    for name, text, path in _FIGURES:
+        samples = _samples(known, path)
+        if samples is not None:
+            yield Metric(name, text, samples)
+
+
+def _samples(figures: Mapping[str, Any], path: str) -> Samples | None:
+    """Return what is at a path: one value, one for each key, or one of each portal in a list."""
+    first, _, rest = path.partition(".")
+    if first not in figures:
+        return None
+    found = figures[first]
+    if isinstance(found, list):
+        return [((("portal", each["url"]),), _number(each[rest])) for each in found]
+    if rest:
+        return _samples(found, rest)
+    if first in _LABELS:
+        return [(((_LABELS[first], key),), value) for key, value in found.items()]
+    return [((), found)]
+
+
+def _number(value: Any) -> float | None:
+    return int(value == "closed") if isinstance(value, str) else value
 
 
 def render(metrics: Iterable[Metric]) -> bytes:
@@ -60,18 +151,26 @@ def render(metrics: Iterable[Metric]) -> bytes:
     return "".join(f"{line}\n" for each in metrics for line in each.lines()).encode()
 
 
-async def serve(address: str, read: Callable[[], list[Metric]]) -> None:
-    """Serve at a loopback address until cancelled; OSError when it cannot listen there.
+async def serve(
+    address: str, read: Callable[[], Iterable[Metric]], warn: Callable[[str], None]
+) -> None:
+    """Serve at a loopback address, if one is given, until cancelled; warn if it cannot listen.
 
     prometheus_client has a thread for each request; `read` is called in trio.
     """
+    if not address:
+        return
     token = trio.lowlevel.current_trio_token()
     host, port = parse_loopback(address)
 
-    def from_trio() -> list[Metric]:
+    def from_trio() -> Iterable[Metric]:
         return trio.from_thread.run_sync(read, trio_token=token)
 
-    server = await trio.to_thread.run_sync(_start, host, port, from_trio)
+    try:
+        server = await trio.to_thread.run_sync(_start, host, port, from_trio)
+    except OSError as error:
+        warn(f"metrics_listen: {address}: {error.strerror or error}")
+        return
     try:
         shown = f"[{host}]" if ":" in host else host
         log.info("metrics: http://%s:%d/metrics", shown, server.server_port)
@@ -82,7 +181,7 @@ async def serve(address: str, read: Callable[[], list[Metric]]) -> None:
         server.server_close()
 
 
-def _start(host: str, port: int, read: Callable[[], list[Metric]]) -> "WSGIServer":
+def _start(host: str, port: int, read: Callable[[], Iterable[Metric]]) -> "WSGIServer":
     import prometheus_client  # it takes a while, and most mounts do without
     from prometheus_client.registry import Collector
 
@@ -107,23 +206,15 @@ def _start(host: str, port: int, read: Callable[[], list[Metric]]) -> "WSGIServe
     return server
 
 
-def _one(value: float | None) -> Samples:
-    return [((), value)]
-
-
-def _by(label: str, values: Mapping[str, float]) -> Samples:
-    return [(((label, key),), value) for key, value in values.items()]
-
-
 def _process(figures: Mapping[str, Any]) -> Iterator[Metric]:
     labels = tuple((key, str(figures[key])) for key in ("mountpoint", "version", "verify"))
     yield Metric("skymount_mount_info", "What is mounted, and how.", [(labels, 1)])
-    started = time.time() - figures["uptime_seconds"]
-    yield Metric("process_start_time_seconds", "Start, since 1970.", _one(round(started, 2)))
-    yield Metric(
-        "process_cpu_seconds_total", "Processor time.", _one(round(time.process_time(), 2))
-    )
-    yield Metric("process_resident_memory_bytes", "Resident memory.", _one(_resident()))
+    for name, text, value in (
+        ("start_time_seconds", "Start, since 1970.", time.time() - figures["uptime_seconds"]),
+        ("cpu_seconds_total", "Processor time.", time.process_time()),
+        ("resident_memory_bytes", "Resident memory.", _resident()),
+    ):
+        yield Metric(f"process_{name}", text, [((), value and round(value, 2))])
 
 
 def _resident() -> int | None:
@@ -132,85 +223,3 @@ def _resident() -> int | None:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return None
-
-
-def _operations(figures: Mapping[str, Any], failures: Mapping[str, int]) -> Iterator[Metric]:
-    requests = figures["requests"]
-    oldest = requests["oldest"]
-    yield Metric(
-        "skymount_requests_total",
-        "Requests of the kernel by operation.",
-        _by("operation", figures["operations"]),
-    )
-    yield Metric(
-        "skymount_failed_operations_total",
-        "Operations that failed, by errno.",
-        _by("errno", failures),
-    )
-    yield Metric(
-        "skymount_requests_under_way",
-        "Requests of the kernel that are not answered yet.",
-        _one(requests["under_way"]),
-    )
-    yield Metric(
-        "skymount_oldest_request_seconds",
-        "Age of the oldest of these.",
-        _one(oldest["seconds"] if oldest else 0),
-    )
-    for name, text in (
-        ("open_files", "Open files."),
-        ("open_directories", "Open directories."),
-        ("skylinks", "Skylinks in use."),
-        ("domains", "Domains in use."),
-    ):
-        yield Metric(f"skymount_{name}", text, _one(figures[name]))
-
-
-def _caches(figures: Mapping[str, Any]) -> Iterator[Metric]:
-    memory, disk, trees = (figures[f"{name}_cache"] for name in ("memory", "disk", "tree"))
-    fetched = figures["fetched"]
-    for name, text, value in (
-        ("fetched_bytes_total", "Bytes that portals have sent.", fetched["bytes"]),
-        ("fetches_total", "Requests to portals for content.", fetched["requests"]),
-        ("memory_cache_bytes", "Content in memory.", memory["used"]),
-        ("memory_cache_limit_bytes", "Limit of content in memory.", memory["size"]),
-        ("memory_cache_in_flight_bytes", "Content on its way.", memory["on_its_way"]),
-        ("memory_cache_hits_total", "Reads from memory.", memory["hits"]),
-        ("memory_cache_misses_total", "Reads that had to wait.", memory["misses"]),
-        ("tree_cache_bytes", "Memory for names and sizes.", trees["used"]),
-        ("tree_cache_limit_bytes", "Limit of that.", trees["size"]),
-        ("trees", "Trees in memory.", trees["loaded"]),
-        ("disk_cache_limit_bytes", "Limit of content on disk.", disk["size"]),
-    ):
-        yield Metric(f"skymount_{name}", text, _one(value))
-    for name, text in (
-        ("hits", "Blocks read from disk."),
-        ("misses", "Blocks that were not on disk."),
-        ("stored", "Blocks written to disk."),
-        ("dropped", "Blocks not written: the queue or disk was full."),
-        ("damaged", "Blocks found damaged."),
-    ):
-        if name in disk:
-            yield Metric(f"skymount_disk_cache_{name}_total", text, _one(disk[name]))
-
-
-def _portals(
-    portals: Iterable[Mapping[str, Any]], owed: Iterable[Mapping[str, Any]]
-) -> Iterator[Metric]:
-    for name, text, key in (
-        ("latency_seconds", "Usual time to the head of a response.", "latency"),
-        ("failure_ratio", "Share of failures lately.", "failure_rate"),
-        ("body_bytes_per_second", "Usual rate of bodies.", "body_rate"),
-        ("requests_under_way", "Requests that are not answered yet.", "requests"),
-        ("hedges_total", "Requests because another portal was late.", "hedges"),
-        ("hedges_lost_total", "Requests that another portal answered.", "hedges_lost"),
-    ):
-        samples = [((("portal", each["url"]),), each[key]) for each in portals]
-        yield Metric(f"skymount_portal_{name}", text, samples)
-    yield Metric(
-        "skymount_owed_entries",
-        "Entries that a portal has not got yet.",
-        [((("portal", each["url"]),), each["count"]) for each in owed],
-    )
-    states = [((("portal", each["url"]),), int(each["state"] == "closed")) for each in portals]
-    yield Metric("skymount_portal_up", "1 while the portal does not pause.", states)

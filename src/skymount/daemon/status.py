@@ -1,88 +1,79 @@
-"""What a mount says of itself: ``status.json``, figures for Prometheus, its size for statfs."""
+"""What a mount says of itself: ``status.json``, and the figures for Prometheus."""
 
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import trio
 
 from skymount import __version__
-from skymount.content.cache.memory_cache import MemoryCache
-from skymount.content.cache.write_behind import WriteBehindQueue
-from skymount.content.fetch.reader import ContentReader
+from skymount.content.opening import Content
 from skymount.daemon.embedded_portal import EmbeddedPortal
-from skymount.fs.dispatcher import FileSystem
-from skymount.fs.failures import FailureLog
-from skymount.fs.skylinks.name_table import NameTable
+from skymount.daemon.metrics import Metric, metrics_of
+from skymount.fs.skylinks.directory import SkylinksDirectory
 from skymount.fs.skylinks.tree_cache import TreeCache
-from skymount.portal.failover.health import HealthFigures
-from skymount.portal.failover.portals import Portals
-from skymount.portal.ledger.owed_entry import OwedTotal
 from skymount.portal.registry.owed_sender import OwedSender
 from skymount.settings import Config
 
 if TYPE_CHECKING:
-    from skymount.daemon.metrics import Metric
+    from skymount.fs.fuse import FuseAdapter
 
 
-@dataclass
-class MountStatus:
-    """The parts of a mount that have figures; filled in while the mount is built."""
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """The parts of a mount that have figures."""
 
     config: Config
     embedded_portal: EmbeddedPortal
-    portals: Portals = field(init=False)
-    memory_cache: MemoryCache = field(init=False)
-    write_behind: WriteBehindQueue | None = field(init=False, default=None)
-    reader: ContentReader = field(init=False)
-    trees: TreeCache = field(init=False)
-    skylinks: NameTable = field(init=False)
-    domains: NameTable = field(init=False)
-    owed: OwedSender = field(init=False)
-    files: FileSystem = field(init=False)
-    operations: Mapping[str, int] = field(init=False)  # requests of the kernel by kind
-    under_way: Mapping[int, tuple[str, float]] = field(init=False)  # those not answered yet
-    failures: FailureLog = field(init=False)
-    _started: float = field(init=False, default_factory=time.time)
+    content: Content
+    trees: TreeCache
+    skylinks: SkylinksDirectory
+    domains: SkylinksDirectory
+    owed: OwedSender
+    adapter: "FuseAdapter"
+    _started: float = field(default_factory=time.time)
 
-    def to_json(self) -> bytes:
-        found = self._figures(self._others_under_way())
-        return json.dumps(found, indent=2).encode() + b"\n"
+    def metrics(self, *, is_asking: bool = True) -> Iterable[Metric]:
+        return metrics_of(self.figures(is_asking=is_asking), self.adapter.failures.counts)
 
-    def to_metrics(self) -> bytes:
-        """Return the figures for Prometheus, as a request of the kernel sees them."""
-        from skymount.daemon.metrics import metrics_of, render
+    def figures(self, *, is_asking: bool = True) -> Mapping[str, Any]:
+        """Return the figures of all parts.
 
-        return render(metrics_of(self._figures(self._others_under_way()), self.failures.counts))
-
-    def metrics(self) -> "list[Metric]":
-        """Return the same as they are while the kernel asks for nothing."""
-        from skymount.daemon.metrics import metrics_of
-
-        return metrics_of(self._figures(list(self.under_way.values())), self.failures.counts)
-
-    def _others_under_way(self) -> Sequence[tuple[str, float]]:
-        """Return the requests under way without the one that is asking: the youngest."""
-        return list(self.under_way.values())[:-1]
-
-    def _figures(self, under_way: Sequence[tuple[str, float]]) -> dict[str, Any]:
-        cache, trees, reader = self.memory_cache, self.trees, self.reader
+        `is_asking`: a request of the kernel asks for them. It is the youngest, and is left out.
+        """
+        config, content, adapter = self.config, self.content, self.adapter
+        cache, reader, trees = content.memory, content.reader, self.trees
+        under_way = list(adapter.under_way.values())
+        clients = zip(content.portals.figures(), content.portals.clients, strict=True)
         return {
             "version": __version__,
             "pid": os.getpid(),
-            "mountpoint": os.fsencode(self.config.mountpoint).decode(errors="backslashreplace"),
+            "mountpoint": os.fsencode(config.mountpoint).decode(errors="backslashreplace"),
             "uptime_seconds": round(time.time() - self._started, 3),
-            "portals": self.config.portal_urls,
+            "portals": config.portal_urls,
             "portal_health": [
-                _rounded(each) | {"requests": client.http.in_flight}
-                for each, client in zip(self.portals.figures(), self.portals.clients, strict=True)
+                {
+                    **_rounded(asdict(figures)),
+                    "state": figures.state.value,
+                    "rank": figures.rank.name.lower(),
+                    "requests": client.http.in_flight,
+                }
+                for figures, client in clients
             ],
-            "owed_entries": [_owed(each) for each in self.owed.totals],
+            "owed_entries": [
+                {
+                    "url": each.portal,
+                    "count": each.count,
+                    "oldest_seconds": round(time.time() - each.since, 3),
+                    "reason": each.reason,
+                }
+                for each in self.owed.totals
+            ],
             "own_portal": self.embedded_portal.is_running,
-            "verify": self.config.verify.value,
+            "verify": config.verify.value,
             "memory_cache": {
                 "size": cache.size,
                 "used": cache.used,
@@ -93,28 +84,26 @@ class MountStatus:
             "disk_cache": self._disk_cache(),
             "tree_cache": {"size": trees.config.size, "used": trees.used, "loaded": len(trees)},
             "fetched": reader.counts,
-            "skylinks": len(self.skylinks),
-            "domains": len(self.domains),
-            "open_files": len(self.files.open_files),
-            "open_directories": len(self.files.open_directories),
-            "requests": _oldest(under_way),
-            "operations": dict(sorted(self.operations.items())),
-            "failed_operations": self.failures.recent(),
+            "skylinks": len(self.skylinks.table),
+            "domains": len(self.domains.table),
+            "open_files": len(adapter.files.open_files),
+            "open_directories": len(adapter.files.open_directories),
+            "requests": _oldest(under_way[:-1] if is_asking else under_way),
+            "operations": dict(sorted(adapter.counts.items())),
+            "failed_operations": adapter.failures.recent(),
         }
 
     def _disk_cache(self) -> Mapping[str, int]:
-        queue = self.write_behind
+        queue = self.content.queue
         if queue is None:
             return {"size": 0}
-        return {
-            "size": self.config.disk_cache,
-            "waiting": queue.queued_bytes,
-            **asdict(queue.counts),
-        }
+        size = self.config.disk_cache
+        return {"size": size, "waiting": queue.queued_bytes, **asdict(queue.counts)}
 
-    def usage(self) -> tuple[int, int]:
-        (size, files), (more_size, more_files) = self.skylinks.usage(), self.domains.usage()
-        return size + more_size, files + more_files
+
+def as_json(figures: Mapping[str, Any]) -> bytes:
+    """Return the text of ``status.json``."""
+    return json.dumps(figures, indent=2).encode() + b"\n"
 
 
 def _oldest(under_way: Sequence[tuple[str, float]]) -> Mapping[str, object]:
@@ -127,17 +116,8 @@ def _oldest(under_way: Sequence[tuple[str, float]]) -> Mapping[str, object]:
     return {"under_way": len(under_way), "oldest": oldest}
 
 
-def _rounded(figures: HealthFigures) -> dict[str, object]:
-    found = asdict(figures) | {"state": figures.state.value, "rank": figures.rank.name.lower()}
+def _rounded(figures: Mapping[str, object]) -> Mapping[str, object]:
     return {
-        key: round(value, 4) if isinstance(value, float) else value for key, value in found.items()
-    }
-
-
-def _owed(total: OwedTotal) -> Mapping[str, object]:
-    return {
-        "url": total.portal,
-        "count": total.count,
-        "oldest_seconds": round(time.time() - total.since, 3),
-        "reason": total.reason,
+        key: round(value, 4) if isinstance(value, float) else value
+        for key, value in figures.items()
     }

@@ -66,7 +66,7 @@ async def find_many(
                 found[root] = silence
                 continue
             try:
-                with trio.fail_after(session.config.timeout):
+                with trio.fail_after(session.timeout):
                     found[root] = await session.find(root)
             except (SkymountError, OSError, trio.TooSlowError) as error:
                 found[root] = error
@@ -155,8 +155,8 @@ def _runs(pieces: Sequence[_Piece], gap: int) -> Iterator[list[_Piece]]:
 async def _read_run(session: Session, run: list[_Piece], found: _Ranges) -> None:
     """Read what belongs together."""
     start, stop = run[0].start, max(piece.stop for piece in run)
-    with trio.fail_after(session.config.timeout):
-        data = memoryview(await session.reader.read(run[0].skyfile, start, stop - start))
+    with trio.fail_after(session.timeout):
+        data = memoryview(await session.content.reader.read(run[0].skyfile, start, stop - start))
     for piece in run:
         found.put(piece, data[piece.start - start : piece.stop - start])
 

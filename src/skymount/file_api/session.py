@@ -1,34 +1,27 @@
-"""What reads files with the same settings, in trio: portals, caches, and the trees used last."""
+"""What reads files with the same settings, in trio: content, and the trees used last."""
 
-import logging
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import trio
 from cachetools import LRUCache
 
-from skymount.content.cache import block_store
-from skymount.content.cache.block_store import BlockStore
-from skymount.content.cache.disk_cache import DiskCache
-from skymount.content.cache.memory_cache import Data, MemoryCache
-from skymount.content.cache.write_behind import open_write_behind
-from skymount.content.fetch.reader import ContentFile, ContentReader, open_reader
-from skymount.content.fetch.skyfile_loader import SkyfileLoader
+from skymount.content.cache.memory_cache import Data
+from skymount.content.fetch.reader import ContentFile, ContentReader
 from skymount.content.model.skyfile import Skyfile
+from skymount.content.opening import (
+    SILENT_PORTALS,
+    Content,
+    ContentSettings,
+    DiskSettings,
+    open_content,
+)
 from skymount.default_portal import with_default_portal
-from skymount.errors import CacheError
 from skymount.file_api.options import Settings
 from skymount.fs.skylinks.tree import Tree
-from skymount.portal.failover.portals import Portals, open_portals
-from skymount.portal.registry.lazy_registry import LazyRegistry
-from skymount.portal.registry.name_resolver import NameResolver
-from skymount.settings import Config
 from skymount.wire.skylink import Skylink
 
-log = logging.getLogger(__name__)
-
-_SILENT_PORTALS = 3  # that one operation has the time to try one after another
 _MIN_MEMORY_CACHE = 16 << 20  # bytes; a chunk has 4 MiB, and some are read ahead
 _MAX_MEMORY_CACHE = 128 << 20
 _TREES = 64 << 20  # bytes of the trees that are kept
@@ -57,16 +50,10 @@ class Found:
 class Session:
     """Reads content. Everything async runs in the trio thread that opened it."""
 
-    def __init__(
-        self, config: Config, portals: Portals, reader: ContentReader, registry: LazyRegistry
-    ) -> None:
-        self.config = config
-        self.portals = portals
-        self.reader = reader
-        self._registry = registry
-        self._resolver: NameResolver | None = None
-        self._resolving = trio.Lock()
-        self._trees = _TreeCache(reader)
+    def __init__(self, timeout: float, content: Content) -> None:
+        self.timeout = timeout
+        self.content = content
+        self._trees = _TreeCache(content.reader)
         self._provisional: dict[Skylink, float] = {}
         self._loading: dict[Skylink, trio.Lock] = {}
         self._files: dict[int, ContentFile] = {}
@@ -75,20 +62,13 @@ class Session:
         """Return what a skylink or a domain leads to now."""
         if isinstance(root, Skylink) and root.version == 1:
             return Found(await self._load(root), is_proved=True)
-        found = await (await self._names()).resolve(root)
+        await self.content.entries()
+        found = await self.content.names.resolve(root)
         return Found(await self._load(found.skylink), found.verified)
 
     def outdate_names(self) -> None:
         """Let every name be resolved again when it is used next."""
-        if self._resolver is not None:
-            self._resolver.outdate_all()
-
-    async def _names(self) -> NameResolver:
-        async with self._resolving:
-            if self._resolver is None:
-                self._resolver = await self._registry.name_resolver()
-                self._resolver.set_ttl(self.config.hns_ttl)
-        return self._resolver
+        self.content.names.outdate_all()
 
     async def _load(self, skylink: Skylink) -> Tree:
         lock = self._loading.setdefault(skylink, trio.Lock())
@@ -96,7 +76,7 @@ class Session:
             async with lock:
                 if found := self._known(skylink):
                     return found
-                tree = Tree(await self.reader.load(skylink))
+                tree = Tree(await self.content.reader.load(skylink))
                 if tree.skyfile.is_provisional:
                     self._provisional[skylink] = trio.current_time() + _PROVISIONAL
                 if _weight(tree) <= _TREES:
@@ -117,7 +97,7 @@ class Session:
         """Read up to `length` bytes of the open file of a number, which this opens if need be."""
         file = self._files.get(number)
         if file is None:
-            file = self.reader.open(extent.skyfile, extent.start, extent.size)
+            file = self.content.reader.open(extent.skyfile, extent.start, extent.size)
             self._files[number] = file
         found = file.ready(offset, length)
         return await file.wait(offset, length) if found is None else found
@@ -149,30 +129,13 @@ def _weight(tree: Tree) -> int:
 async def open_session(settings: Settings) -> AsyncIterator[Session]:
     """Open what the settings say; what runs in it ends with the block."""
     config = with_default_portal(settings.config, "portals=URL")
-    async with AsyncExitStack() as stack:
-        portals = await stack.enter_async_context(
-            open_portals(config.portal_options, config.timeout / _SILENT_PORTALS)
-        )
-        cache = MemoryCache(min(max(config.memory_cache, _MIN_MEMORY_CACHE), _MAX_MEMORY_CACHE))
-        disk_cache = await _open_disk_cache(stack, config, cache)
-        loader = SkyfileLoader(portals, config.verify)
-        reader = await stack.enter_async_context(open_reader(portals, loader, cache, disk_cache))
-        registry = stack.enter_context(closing(LazyRegistry(portals, config.verify, log.warning)))
-        yield Session(config, portals, reader, registry)
-
-
-async def _open_disk_cache(
-    stack: AsyncExitStack, config: Config, cache: MemoryCache
-) -> DiskCache | None:
-    if not config.disk_cache:
-        return None
-    try:
-        place = block_store.default_path()
-        store = await trio.to_thread.run_sync(
-            BlockStore.open, place, config.disk_cache, cache.buffers
-        )
-    except CacheError as error:
-        log.warning("%s; nothing is kept on disk", error)
-        return None
-    queue = await stack.enter_async_context(open_write_behind(store))
-    return DiskCache(queue, config.portal_urls, config.verify)
+    content = ContentSettings(
+        portals=config.portal_options,
+        silence=config.timeout / SILENT_PORTALS,
+        verify=config.verify,
+        memory=min(max(config.memory_cache, _MIN_MEMORY_CACHE), _MAX_MEMORY_CACHE),
+        disk=DiskSettings(config.disk_cache) if config.disk_cache else None,
+        hns_ttl=config.hns_ttl,
+    )
+    async with open_content(content) as opened:
+        yield Session(config.timeout, opened)

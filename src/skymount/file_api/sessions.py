@@ -148,7 +148,7 @@ class Sessions:
 
 
 async def _in_time(session: Session, function: Callable[[Session], Awaitable[T]]) -> T:
-    with trio.fail_after(session.config.timeout):
+    with trio.fail_after(session.timeout):
         return await function(session)
 
 

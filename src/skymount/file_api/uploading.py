@@ -129,7 +129,7 @@ def upload(
         log.warning("%s; now trying %s", error, then.url)
 
     async def send(session: Session) -> Skylink:
-        _, result = await upload_to_first(session.portals, sent, warn_of_fallback)
+        _, result = await upload_to_first(session.content.portals, sent, warn_of_fallback)
         return result.skylink
 
     return SESSIONS.run(files.options.settings(), send, origin)

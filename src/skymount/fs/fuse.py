@@ -127,7 +127,7 @@ def _never_possible(name: str, parent: int = 0) -> Any:
     """Refuse a request; `parent` is the position of the directory's inode among its arguments."""
 
     async def refuse_it(self: "FuseAdapter", *args: Any) -> NoReturn:
-        _refuse(self._files.subtree(args[parent]).refusal)
+        _refuse(self.files.subtree(args[parent]).refusal)
 
     refuse_it.__name__ = name
     return _handler(refuse_it)
@@ -148,7 +148,7 @@ class FuseAdapter(pyfuse3.Operations):
         """`waited_for` names the portals that an operation which is out of time waited for."""
         super().__init__()
         self._waited_for = waited_for
-        self._files = files
+        self.files = files
         self.counts = Counter[str]()  # requests by kind
         self.under_way: dict[int, tuple[str, float]] = {}
         """Kind and beginning, by trio's clock, of the requests that are not answered yet; the
@@ -224,7 +224,7 @@ class FuseAdapter(pyfuse3.Operations):
 
     def _inode(self, operation: str, args: Sequence[Any]) -> int:
         """Return the inode number of what an operation is done to, 0 if it is unknown."""
-        files = self._files
+        files = self.files
         if operation in _BY_NAME:
             parent, name = args[_BY_NAME[operation] :][:2]
             return files.subtree(parent).child(parent, name)
@@ -236,13 +236,13 @@ class FuseAdapter(pyfuse3.Operations):
 
     def _path(self, operation: str, args: Sequence[Any], inode: int) -> bytes:
         if operation not in _BY_NAME:
-            return self._files.subtree(inode).path(inode)
+            return self.files.subtree(inode).path(inode)
         parent, name = args[_BY_NAME[operation] :][:2]
-        return self._files.subtree(parent).path(parent) + b"/" + bytes(name)
+        return self.files.subtree(parent).path(parent) + b"/" + bytes(name)
 
     def _note_success(self, operation: str, args: Sequence[Any]) -> None:
         with suppress(Exception):  # the operation was done, whatever is known of its path
-            if operation != "flush" or self._files.open_files[args[0]].posts:
+            if operation != "flush" or self.files.open_files[args[0]].posts:
                 self.failures.succeeded(operation, self._inode(operation, args))
 
     # Names and attributes
@@ -252,7 +252,7 @@ class FuseAdapter(pyfuse3.Operations):
         self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
         _check_length(name)
-        subtree = self._files.subtree(parent_inode)
+        subtree = self.files.subtree(parent_inode)
         with self._limit(subtree):
             return self._attributes(await subtree.lookup(parent_inode, name))
 
@@ -260,7 +260,7 @@ class FuseAdapter(pyfuse3.Operations):
     async def getattr(
         self, inode: int, ctx: pyfuse3.RequestContext | None = None
     ) -> pyfuse3.EntryAttributes:
-        subtree = self._files.subtree(inode)
+        subtree = self.files.subtree(inode)
         with self._limit(subtree):
             return self._attributes(await subtree.getattr(inode))
 
@@ -268,19 +268,19 @@ class FuseAdapter(pyfuse3.Operations):
         self.counts["forget"] += 1
         async with self._forget_lock:  # one list at a time, else each would take a turn
             async for inode, count in in_turns(merge_forgets(inode_list)):
-                self._files.subtree(inode).forget(inode, count)
+                self.files.subtree(inode).forget(inode, count)
 
     @_handler
     async def access(self, inode: int, mode: int, ctx: pyfuse3.RequestContext) -> bool:
         if mode & os.W_OK:
             self._check_owner(ctx, inode)
-        subtree = self._files.subtree(inode)
+        subtree = self.files.subtree(inode)
         with self._limit(subtree):
             return await subtree.access(inode, mode)
 
     @_handler
     async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
-        subtree = self._files.subtree(inode)
+        subtree = self.files.subtree(inode)
         with self._limit(subtree):
             return await subtree.readlink(inode)
 
@@ -298,12 +298,12 @@ class FuseAdapter(pyfuse3.Operations):
 
     @_handler
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
-        subtree = self._files.subtree(inode)
+        subtree = self.files.subtree(inode)
         with self._limit(subtree):
             return await subtree.listed_xattrs(inode)
 
     async def _xattrs(self, inode: int) -> Mapping[bytes, bytes]:
-        subtree = self._files.subtree(inode)
+        subtree = self.files.subtree(inode)
         with self._limit(subtree):
             return await subtree.xattrs(inode)
 
@@ -321,7 +321,7 @@ class FuseAdapter(pyfuse3.Operations):
         """Accept, without effect, what a copy may have of ours; refuse others with the errno after
         which programs that copy attributes go on without them.
         """
-        if name.startswith(b"user.") and not self._files.subtree(inode).writable:
+        if name.startswith(b"user.") and not self.files.subtree(inode).writable:
             _refuse(errno.EROFS)
         if not name.startswith(LIVE.encode()) and name not in COPIED:
             _refuse(errno.EOPNOTSUPP)
@@ -335,7 +335,7 @@ class FuseAdapter(pyfuse3.Operations):
             _refuse(errno.EACCES)
 
     def _may_write(self, ctx: pyfuse3.RequestContext, inode: int) -> bool:
-        return not self._files.subtree(inode).writable or ctx.uid in (self._uid, 0)
+        return not self.files.subtree(inode).writable or ctx.uid in (self._uid, 0)
 
     @_handler
     async def setattr(
@@ -348,9 +348,9 @@ class FuseAdapter(pyfuse3.Operations):
     ) -> pyfuse3.EntryAttributes:
         self._check_owner(ctx, inode)
         size = attr.st_size if fields.update_size else None
-        opened = None if fh is None else self._files.open_files[fh]
+        opened = None if fh is None else self.files.open_files[fh]
         with trio.fail_after(self._deadline):
-            found = await self._files.subtree(inode).setattr(inode, size, opened)
+            found = await self.files.subtree(inode).setattr(inode, size, opened)
         return self._attributes(found)
 
     @_handler
@@ -360,7 +360,7 @@ class FuseAdapter(pyfuse3.Operations):
         self._check_owner(ctx, parent_inode)
         _check_length(name)
         with trio.fail_after(self._deadline):
-            subtree = self._files.subtree(parent_inode)
+            subtree = self.files.subtree(parent_inode)
             found, opened = await subtree.create(parent_inode, name, flags)
         return self._file_info(opened, found.inode), self._attributes(found)
 
@@ -369,7 +369,7 @@ class FuseAdapter(pyfuse3.Operations):
         self, parent_inode: int, name: bytes, mode: int, rdev: int, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
         """Make a regular file: tar does so before it sets attributes."""
-        subtree = self._files.subtree(parent_inode)
+        subtree = self.files.subtree(parent_inode)
         if not stat.S_ISREG(mode):
             _refuse(subtree.refusal)
         self._check_owner(ctx, parent_inode)
@@ -383,7 +383,7 @@ class FuseAdapter(pyfuse3.Operations):
     async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         self._check_owner(ctx, parent_inode)
         with trio.fail_after(self._deadline):
-            await self._files.subtree(parent_inode).unlink(parent_inode, name)
+            await self.files.subtree(parent_inode).unlink(parent_inode, name)
 
     @_handler
     async def rename(
@@ -397,9 +397,9 @@ class FuseAdapter(pyfuse3.Operations):
     ) -> None:
         self._check_owner(ctx, parent_inode_old)
         _check_length(name_new)
-        subtree = self._files.subtree(parent_inode_old)
-        if self._files.subtree(parent_inode_new) is not subtree:
-            is_writable = subtree.writable and self._files.subtree(parent_inode_new).writable
+        subtree = self.files.subtree(parent_inode_old)
+        if self.files.subtree(parent_inode_new) is not subtree:
+            is_writable = subtree.writable and self.files.subtree(parent_inode_new).writable
             _refuse(errno.EXDEV if is_writable else errno.EROFS)
         old, new = (parent_inode_old, name_old), (parent_inode_new, name_new)
         with trio.fail_after(self._deadline):
@@ -414,15 +414,15 @@ class FuseAdapter(pyfuse3.Operations):
 
     @_handler
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
-        subtree = self._files.subtree(inode)
+        subtree = self.files.subtree(inode)
         with self._limit(subtree):
             opened = await subtree.opendir(inode)
             opened.parent = subtree.parent(inode)
-            return self._files.add_directory(opened, inode)
+            return self.files.add_directory(opened, inode)
 
     @_handler
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
-        directory = self._files.open_directories[fh]
+        directory = self.files.open_directories[fh]
         dots = ((b".", directory.inode), (b"..", directory.parent))
         if start_id < len(dots):
             itself = self._new_attributes(0.0, 0.0, 0)
@@ -447,7 +447,7 @@ class FuseAdapter(pyfuse3.Operations):
 
     @_handler
     async def releasedir(self, fh: int) -> None:
-        self._files.open_directories.pop(fh).release()
+        self.files.open_directories.pop(fh).release()
 
     @_handler
     async def fsyncdir(self, fh: int, datasync: bool) -> None:
@@ -457,7 +457,7 @@ class FuseAdapter(pyfuse3.Operations):
 
     @_handler
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
-        subtree = self._files.subtree(inode)
+        subtree = self.files.subtree(inode)
         is_writing = flags & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC)
         if is_writing:
             self._check_owner(ctx, inode)
@@ -476,48 +476,48 @@ class FuseAdapter(pyfuse3.Operations):
     def _file_info(self, opened: OpenFile, inode: int) -> pyfuse3.FileInfo:
         keep = opened.keep_cache
         return pyfuse3.FileInfo(
-            fh=self._files.add_file(opened, inode), keep_cache=keep, direct_io=not keep
+            fh=self.files.add_file(opened, inode), keep_cache=keep, direct_io=not keep
         )
 
     @_handler
     async def read(  # type: ignore[override]  # pyfuse3 takes any buffer
         self, fh: int, off: int, size: int
     ) -> bytes | memoryview:
-        opened = self._files.open_files[fh]
+        opened = self.files.open_files[fh]
         with self._limit(opened):
             return await opened.read(off, size)
 
     @_handler
     async def write(self, fh: int, off: int, buf: bytes) -> int:
-        return self._files.open_files[fh].write(off, buf)
+        return self.files.open_files[fh].write(off, buf)
 
     @_handler
     async def flush(self, fh: int) -> None:
         """Must exist, also for files that are never written: the kernel remembers ENOSYS."""
-        opened = self._files.open_files[fh]
+        opened = self.files.open_files[fh]
         with self._limit(opened):
             await opened.flush()
 
     @_handler
     async def fsync(self, fh: int, datasync: bool) -> None:
-        opened = self._files.open_files[fh]
+        opened = self.files.open_files[fh]
         with self._limit(opened):
             await opened.fsync()
 
     @_handler
     async def release(self, fh: int) -> None:
-        opened, begun = self._files.open_files[fh], trio.current_time()
+        opened, begun = self.files.open_files[fh], trio.current_time()
         try:
             with self._limit(opened):
                 await opened.release()
         except Exception as error:  # noqa: BLE001  # recorded while it is known what `fh` is
             raise self._fuse_error("release", (fh,), error, begun) from None
         finally:
-            del self._files.open_files[fh]
+            del self.files.open_files[fh]
 
     @_handler
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
-        size, files = self._files.usage()
+        size, files = self.files.usage()
         found = pyfuse3.StatvfsData()
         found.f_bsize = found.f_frsize = _BLOCK_SIZE
         found.f_blocks = max(1, -(-size // _BLOCK_SIZE))  # df leaves out a file system of size 0

@@ -169,6 +169,10 @@ class Subtree:
         """Return the inode number of a name in a directory, 0 if it is not known without asking."""
         return 0
 
+    def usage(self) -> tuple[int, int]:
+        """Return the bytes and files that are known of it."""
+        return 0, 0
+
     async def lookup(self, parent: int, name: bytes) -> InodeAttributes:
         """Find a name in a directory, and count the kernel's reference to it."""
         raise NotImplementedError

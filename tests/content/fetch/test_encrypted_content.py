@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from skymount.content.cache.memory_cache import MemoryCache
-from skymount.content.fetch.reader import open_reader
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model.skyfile import Verified, VerifyPolicy
 from skymount.errors import BadContentError
 from skymount.portal.client.client import PortalClient
 from skymount.portal.failover.portals import Portals
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
+from tests.fakes.content_stack import open_reader
 from tests.portal_process import portal_process
 from tests.server.http_client import Client
 

@@ -9,14 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from skymount.content.cache.memory_cache import MemoryCache
-from skymount.content.fetch.reader import open_reader
-from skymount.content.fetch.skyfile_loader import SkyfileLoader
-from skymount.content.model.skyfile import VerifyPolicy
 from skymount.content.replication.pinner import Pinned, Pinner
 from skymount.errors import BadContentError, DisprovedError, UnreplicableError
-from skymount.portal.failover.portals import open_portals
-from skymount.settings import Config
+from tests.fakes.content_stack import open_at
 from tests.fakes.portal import FakePortal, flips, running, status
 from tests.fakes.skyfiles import FakeSkyfile, of_files, plain, sealed
 from tests.portal_process import running_portal
@@ -30,13 +25,8 @@ async def pinning(
     source: str, target: str, place: Path, warn: Callable[[str], None] = pytest.fail
 ) -> AsyncIterator[Pinner]:
     """Bring content from one portal to another."""
-    async with (
-        open_portals(Config(portals=(source,)).portal_options, 20) as sources,
-        open_portals(Config(portals=(target,)).portal_options, 20) as targets,
-    ):
-        loader = SkyfileLoader(sources, VerifyPolicy.AVAILABLE)
-        async with open_reader(sources, loader, MemoryCache(8 << 20)) as reader:
-            yield Pinner(sources, reader, targets, place, warn)
+    async with open_at(source) as here, open_at(target) as there:
+        yield Pinner(here, there, place, warn)
 
 
 @asynccontextmanager

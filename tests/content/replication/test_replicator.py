@@ -10,7 +10,6 @@ import pytest
 import trio
 
 from skymount.content.cache.memory_cache import MemoryCache
-from skymount.content.fetch.reader import open_reader
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model.skyfile import Verified, VerifyPolicy
 from skymount.content.replication.replicator import SIZE_LIMIT, Replicator
@@ -28,6 +27,7 @@ from skymount.settings import Config
 from skymount.values import portal_identity
 from skymount.wire.base_sector import CIPHER_LEGACY_PLAIN
 from skymount.wire.metadata import Metadata, Subfile, encode_metadata
+from tests.fakes.content_stack import open_reader
 from tests.fakes.portal import FakePortal, body_is, closes_after, running, status
 from tests.fakes.skyfiles import (
     FakeSkyfile,

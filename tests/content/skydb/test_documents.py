@@ -11,7 +11,6 @@ import trio
 import trio.testing
 
 from skymount.content.cache.memory_cache import MemoryCache
-from skymount.content.fetch.reader import open_reader
 from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model.skyfile import LoadedSkyfile, Verified, VerifyPolicy
 from skymount.content.replication.replicator import Replicator
@@ -39,6 +38,7 @@ from skymount.wire.metadata import Metadata, encode_metadata
 from skymount.wire.registry_entry import hash_data_key
 from skymount.wire.skydb_document import document_name
 from skymount.wire.skylink import Skylink
+from tests.fakes.content_stack import open_reader
 from tests.fakes.portal import FakePortal, body_is, running, status
 from tests.fakes.skyfiles import of_files, unverifiable
 from tests.portal_process import running_portal

@@ -13,11 +13,9 @@ from skymount.errors import (
     RolledBackError,
     StorageError,
 )
-from skymount.policies import VerifyPolicy
 from skymount.portal.http.response import Response
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.pending_write import PendingStatus
-from skymount.portal.registry.lazy_registry import LazyRegistry
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.registry_entry import SignedEntry
 from tests.fakes.entries import FakeRegistry, portals_of
@@ -143,25 +141,6 @@ async def test_full_disk_stops_writing_and_not_reading(
     one.always = ""
     assert (await entries.write(ref("199"), PAIR, b"x", None)).revision == 3
     again.close()
-
-
-async def test_command_that_could_not_remember_what_it_saw(
-    one: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
-):
-    """G4: it says so at its end."""
-    monkeypatch.setattr(Ledger, "of_user", lambda: FullLedger.open(tmp_path / "ledger.sqlite3"))
-    warned: list[str] = []
-    lazy = LazyRegistry(portals_of([one]), VerifyPolicy.AVAILABLE, warned.append)
-    entries = await lazy.open()
-    ledger = entries.marks.ledger
-    assert isinstance(ledger, FullLedger)
-    ledger.fill()
-    for number in range(100):
-        one.set(signed(b"x" * 100, 1, str(number)))
-        await entries.read(ref(str(number)))
-    lazy.close()
-    (line,) = warned
-    assert line.endswith("what portals showed of the registry is not remembered")
 
 
 async def test_without_a_portal_to_write_to_nothing_is_signed(ledger: Ledger):

@@ -17,7 +17,7 @@ from skymount.wording import readable_size, visible
 
 if TYPE_CHECKING:
     from skymount.cli.link_target import LinkTarget, ParsedLink
-    from skymount.cli.session import ContentSession
+    from skymount.content.opening import Content
     from skymount.fs.skylinks.tree import TreeNode
     from skymount.portal.client.base import PortalReader
     from skymount.portal.client.metadata import MetadataResult
@@ -52,11 +52,11 @@ def ls(
       skymount ls -R --json hns://example
     """
     from skymount.cli.link_target import ParsedLink, open_target, warn_of_unverified
-    from skymount.cli.session import run_with_content
+    from skymount.cli.session import content, run
     from skymount.policies import Verified
 
     parsed = ParsedLink.parse(link)
-    target = run_with_content(settings, lambda session: open_target(session, parsed))
+    target = run(content(settings), lambda opened: open_target(opened, parsed))
     if target.verified is Verified.NO:  # else what is listed is verified
         warn_of_unverified(target.link.text, target.verified, settings.verify)
     target.warn_of_hidden()
@@ -124,21 +124,21 @@ def cat(links: tuple[str, ...], force: bool, settings: "Config") -> None:
       skymount cat SKYLINK/a/film.mkv | mpv -
     """
     from skymount.cli.link_target import ParsedLink
-    from skymount.cli.session import run_with_content
+    from skymount.cli.session import content, run
 
     parsed = [ParsedLink.parse(link) for link in links]
-    run_with_content(settings, lambda session: _cat(session, parsed, force))
+    run(content(settings), lambda opened: _cat(opened, parsed, force))
 
 
-async def _cat(session: "ContentSession", links: Sequence["ParsedLink"], force: bool) -> None:
+async def _cat(content: "Content", links: Sequence["ParsedLink"], force: bool) -> None:
     from skymount.cli.link_target import open_target
 
     for link in links:
-        await write_out(session, await open_target(session, link), force=force)
+        await write_out(content, await open_target(content, link), force=force)
 
 
 async def write_out(
-    session: "ContentSession", target: "LinkTarget", destination: str = "-", *, force: bool = False
+    content: "Content", target: "LinkTarget", destination: str = "-", *, force: bool = False
 ) -> int:
     """Write the file that a target is to a stream, stdout by default; return its size in bytes."""
     import trio
@@ -154,10 +154,10 @@ async def write_out(
                 f"{visible(target.link.text)}: it is a directory; name a file in it"
             )
         file = files[0]
-    warn_of_unverified(target.link.text, target.verified, session.policy)
+    warn_of_unverified(target.link.text, target.verified, content.settings.verify)
     async with open_stream(destination) as out:
         for at, length in pieces(skyfile, file.offset, file.size):
-            data = await session.reader.read(skyfile, at, length)
+            data = await content.reader.read(skyfile, at, length)
             is_first = at == file.offset
             if is_first and not force and os.isatty(out) and _is_binary(bytes(data[:8192])):
                 raise click.ClickException(
@@ -190,25 +190,25 @@ def metadata(link: str, pretty: bool, as_json: bool, settings: "Config") -> None
       skymount metadata SKYLINK | jq -r '.subfiles | keys[]'
     """
     from skymount.cli.link_target import ParsedLink, warn_of_unverified
-    from skymount.cli.session import run_with_content
+    from skymount.cli.session import content, run
 
     parsed = ParsedLink.parse(link)
-    result = run_with_content(settings, lambda session: _metadata(session, parsed))
+    result = run(content(settings), lambda opened: _metadata(opened, parsed))
     warn_of_unverified(parsed.text, result.verified, settings.verify)
     value = asdict(result) if as_json else result.metadata
     indent, separators = (2, None) if pretty else (None, (",", ":"))
     click.echo(json.dumps(value, indent=indent, separators=separators))
 
 
-async def _metadata(session: "ContentSession", link: "ParsedLink") -> "MetadataResult":
+async def _metadata(content: "Content", link: "ParsedLink") -> "MetadataResult":
     from skymount.cli.link_target import check_verifiable, naming_absent_content, resolve_link
     from skymount.policies import Verified, VerifyPolicy
     from skymount.portal.client.metadata import get_metadata
     from skymount.portal.client.verification import ContentProofs
     from skymount.portal.ledger.revision_marks import RevisionMarks
 
-    check_verifiable(session, link)
-    found = await resolve_link(session, link)
+    check_verifiable(content, link)
+    found = await resolve_link(content, link)
     inner = found.path.decode("utf-8", "surrogateescape")
     is_verifiable = found.verified and not link.is_domain
 
@@ -220,7 +220,7 @@ async def _metadata(session: "ContentSession", link: "ParsedLink") -> "MetadataR
         return result if is_verifiable else replace(result, verified=Verified.NO)
 
     with naming_absent_content(link.text):
-        if session.policy is VerifyPolicy.OFF or not is_verifiable:
-            return await session.portals.first(ask)
-        result, _ = await session.portals.best(ask, lambda each: each.verified is Verified.YES)
+        if content.settings.verify is VerifyPolicy.OFF or not is_verifiable:
+            return await content.portals.first(ask)
+        result, _ = await content.portals.best(ask, lambda each: each.verified is Verified.YES)
         return result

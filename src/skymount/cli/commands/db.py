@@ -28,9 +28,10 @@ from skymount.wire.skydb_document import (
 from skymount.wording import readable_size
 
 if TYPE_CHECKING:
-    from skymount.cli.session import ContentSession, WriteSession
+    from skymount.cli.session import WriteSession
     from skymount.content.fetch.reader import ContentReader
     from skymount.content.model.skyfile import Skyfile
+    from skymount.content.opening import Content
     from skymount.portal.ledger.revision_marks import EntryId
     from skymount.settings import Config
     from skymount.wire.skylink import Skylink
@@ -93,24 +94,24 @@ def get(entry: EntryArgument, pretty: bool, wait: float, settings: "Config", as_
       skymount db get home greeting | jq .
     """
     from skymount.cli.link_target import warn_of_unverified
-    from skymount.cli.session import run_with_content
+    from skymount.cli.session import content, run
 
-    found = run_with_content(settings, lambda session: _read(session, entry), wait)
+    found = run(content(settings, wait=wait), lambda opened: _read(opened, entry))
     warn_of_unverified(found["data_link"], found["verified"], settings.verify)
     text = json.dumps(found["data"], ensure_ascii=False, indent=2 if pretty else None)
     emit(found, as_json, text.split("\n"))
 
 
-async def _read(session: "ContentSession", entry: EntryArgument) -> dict[str, Any]:
-    skylink, revision = await find_document(session, entry.id, entry.data_key)
-    skyfile = await session.reader.load(skylink)
+async def _read(content: "Content", entry: EntryArgument) -> dict[str, Any]:
+    skylink, revision = await find_document(content, entry.id, entry.data_key)
+    skyfile = await content.reader.load(skylink)
     if skyfile.size > DOCUMENT_LIMIT:
         raise BadContentError(f"{entry.data_key!r}: longer than {readable_size(DOCUMENT_LIMIT)}")
     try:
-        document = await read_document(session.reader, skyfile)
+        document = await read_document(content.reader, skyfile)
     except MalformedError:
         raise _no_document(entry.data_key) from None
-    link = session.portals.clients[0].dialect.link(skylink)
+    link = content.portals.clients[0].dialect.link(skylink)
     return {
         "data": document,
         "revision": revision,
@@ -119,14 +120,11 @@ async def _read(session: "ContentSession", entry: EntryArgument) -> dict[str, An
     }
 
 
-async def find_document(
-    session: "ContentSession", entry: "EntryId", name: str
-) -> "tuple[Skylink, int]":
+async def find_document(content: "Content", entry: "EntryId", name: str) -> "tuple[Skylink, int]":
     """Return the v1 skylink that an entry holds, and the entry's revision; messages use `name`."""
     from skymount.wire.registry_entry import linked_skylink
 
-    registry = await session.registry.open()
-    signed = (await registry.read(entry)).signed
+    signed = (await (await content.entries()).read(entry)).signed
     if signed is None:
         raise NotFoundError(f"{name!r}: there is no such document", status=404)
     if signed.entry.is_deleted:
@@ -173,7 +171,7 @@ def set_(entry: EntryArgument, file: Path, settings: "Config", as_json: bool) ->
       skymount db set home profile profile.json
       echo '{"hello": "world"}' | skymount db set home greeting
     """
-    from skymount.cli.session import run_with_writes
+    from skymount.cli.session import change
     from skymount.portal.client.upload import UploadBody
 
     pair = entry.key_pair()
@@ -182,9 +180,9 @@ def set_(entry: EntryArgument, file: Path, settings: "Config", as_json: bool) ->
 
     async def store(session: "WriteSession") -> tuple[int, str]:
         skylink, state = await session.publish(entry.id, pair, body)
-        return state.revision, session.dialect.link(skylink)
+        return state.revision, session.content.portals.clients[0].dialect.link(skylink)
 
-    revision, link = run_with_writes(settings, store)
+    revision, link = change(settings, store)
     emit({"revision": revision, "data_link": link}, as_json, [link])
 
 
@@ -218,8 +216,8 @@ def delete(entry: EntryArgument, settings: "Config", as_json: bool) -> None:
     Example:
       skymount db delete home greeting
     """
-    from skymount.cli.session import run_with_writes
+    from skymount.cli.session import change
 
     pair = entry.key_pair()
-    run_with_writes(settings, lambda session: session.delete(entry.id, pair))
+    change(settings, lambda session: session.delete(entry.id, pair))
     emit({"data_key": entry.data_key, "deleted": True}, as_json, [])

@@ -40,16 +40,16 @@ def resolve(domain: str, settings: "Config", as_json: bool) -> None:
       skymount hns resolve example
       skymount ls "$(skymount hns resolve example)"
     """
-    from skymount.cli.session import run_with_client
+    from skymount.cli.session import client, run
 
-    async def ask(client: "PortalClient") -> "HnsResult":
+    async def ask(opened: "PortalClient") -> "HnsResult":
         try:
-            return await client.resolve_hns(domain)
+            return await opened.resolve_hns(domain)
         except NotFoundError as error:
             said = f"{domain}: the portal knows no such name: "
             raise error.explained(before=said) from error
 
-    found = run_with_client(settings, ask)
+    found = run(client(settings), ask)
     emit({"skylink": found.skylink, "data": found.data}, as_json, [found.skylink])
 
 

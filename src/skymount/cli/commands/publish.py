@@ -58,7 +58,7 @@ def publish(
       skymount publish site/ --key home --as site
       ls ~/sky/skylinks/"$(skymount publish site/ --key home --as site)"
     """
-    from skymount.cli.session import run_with_writes
+    from skymount.cli.session import change
     from skymount.portal.client.upload import upload_query
     from skymount.wire.registry_entry import entry_link
 
@@ -71,6 +71,6 @@ def publish(
             skylink, state = await session.publish(entry.id, pair, body.with_progress(bar))
             return skylink, state.revision
 
-        skylink, revision = run_with_writes(settings, send)
+        skylink, revision = change(settings, send)
     link = str(entry_link(pair.public_key, entry.tweak))
     emit({"skylink": str(skylink), "link": link, "revision": revision}, as_json, [link])

@@ -17,6 +17,8 @@ from skymount.wire.http import requests
 from skymount.wire.skylink import split_link
 
 if TYPE_CHECKING:
+    from skymount.content.opening import Content
+    from skymount.portal.registry.entry_state import EntryState
     from skymount.settings import Config
 
 _INPUT_LIMIT = 1 << 10  # bytes read from standard input; an entry holds 113
@@ -59,11 +61,15 @@ def get(entry: EntryArgument, raw: bool, wait: float, settings: "Config", as_jso
       skymount registry get home greeting
       skymount registry get --json home greeting | jq .revision
     """
-    from skymount.cli.session import run_with_registry
+    from skymount.cli.session import content, run
 
     if raw and as_json:
         raise click.UsageError("--raw and --json exclude each other")
-    signed = run_with_registry(settings, lambda registry: registry.read(entry.id), wait).signed
+
+    async def read(opened: "Content") -> "EntryState":
+        return await (await opened.entries()).read(entry.id)
+
+    signed = run(content(settings, wait=wait, cached=False), read).signed
     if signed is None:
         raise NotFoundError(f"{entry.data_key!r}: there is no such registry entry", status=404)
     if signed.entry.is_deleted:
@@ -132,12 +138,12 @@ def set_(
       skymount registry set --skylink home site "$(skymount upload site/)"
       printf '\\0\\1' | skymount registry set home bytes
     """
-    from skymount.cli.session import run_with_writes
+    from skymount.cli.session import change
     from skymount.wire.registry_entry import entry_link
 
     pair = entry.key_pair()
     content = _content(data, is_hex=is_hex, is_skylink=is_skylink)
-    written = run_with_writes(settings, lambda session: session.set(entry.id, pair, content))
+    written = change(settings, lambda session: session.set(entry.id, pair, content))
     dialect = settings.first_dialect
     link = dialect.link(entry_link(pair.public_key, entry.tweak))
     facts = _facts(dialect, entry.data_key, content, written.revision)

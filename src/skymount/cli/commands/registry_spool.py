@@ -28,6 +28,7 @@ from skymount.errors import (
 
 if TYPE_CHECKING:
     from skymount.cli.session import WriteSession
+    from skymount.content.opening import Content
     from skymount.portal.ledger.ledger import Ledger
     from skymount.portal.ledger.owed_entry import OwedEntry
     from skymount.portal.ledger.pending_write import PendingWrite
@@ -90,7 +91,7 @@ def retry(numbers: tuple[int, ...], overwrite: bool, settings: "Config", as_json
       skymount registry retry --overwrite 3
     """
     from skymount.cli.owed_entries import send_owed
-    from skymount.cli.session import run_with_writes
+    from skymount.cli.session import change
 
     with open_ledger() as ledger:
         chosen = _chosen(_all(ledger), numbers)
@@ -98,11 +99,11 @@ def retry(numbers: tuple[int, ...], overwrite: bool, settings: "Config", as_json
         pairs = {key: _pair(key) for key in {each.public_key for each in writes}}
 
         async def send(session: "WriteSession") -> list[dict[str, Any]]:
-            posted = await _send_all(session, writes, pairs, overwrite=overwrite)
-            return [*posted, *(await send_owed(session, settings, owed))]
+            posted = await _send_all(session.content, writes, pairs, overwrite=overwrite)
+            return [*posted, *(await send_owed(session.content, owed))]
 
         interrupted = "what was not sent stays pending, see `skymount registry pending`"
-        sent = run_with_writes(settings, send, interrupted) if chosen else []
+        sent = change(settings, send, interrupted) if chosen else []
         left = {each.id for each in _all(ledger)}
     emit(
         sent,
@@ -115,7 +116,7 @@ def retry(numbers: tuple[int, ...], overwrite: bool, settings: "Config", as_json
 
 
 async def _send_all(
-    session: "WriteSession",
+    content: "Content",
     chosen: "Sequence[PendingWrite]",
     pairs: "dict[bytes, SigningKeyPair | None]",
     *,
@@ -127,7 +128,7 @@ async def _send_all(
     from skymount.portal.ledger.pending_write import PendingStatus
     from skymount.portal.ledger.revision_marks import EntryId
 
-    registry, ledger = session.registry, session.ledger
+    registry, ledger = content.registry, content.ledger
     sent: list[dict[str, Any]] = []
     posted: dict[EntryId, int] = {}
     for each in chosen:

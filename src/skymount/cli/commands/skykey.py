@@ -59,12 +59,10 @@ def create(name: str, kind: str, show_key: bool, settings: "Config", as_json: bo
     Example:
       skymount skykey create holidays
     """
-    from skymount.cli.session import run_with_client
+    from skymount.cli.session import client, run
 
     with interruption(_UNSURE):
-        key = run_with_client(
-            settings, lambda client: client.create_skykey(name, kind), writes=True
-        )
+        key = run(client(settings, writes=True), lambda opened: opened.create_skykey(name, kind))
     emit(_facts(key, show_key), as_json, [key.text if show_key else key.id])
 
 
@@ -81,13 +79,13 @@ def add(ctx: click.Context, settings: "Config", as_json: bool) -> None:
     Example:
       skymount skykey add < holidays.skykey
     """
-    from skymount.cli.session import run_with_client
+    from skymount.cli.session import client, run
     from skymount.wire.skykey import Skykey
 
     refuse_surplus(ctx, "no arguments")
     key = Skykey.parse(read_secret("Skykey").strip())
     with interruption(_UNSURE):
-        run_with_client(settings, lambda client: client.add_skykey(key.text), writes=True)
+        run(client(settings, writes=True), lambda opened: opened.add_skykey(key.text))
     emit(_facts(key, False), as_json, [key.id])
 
 
@@ -107,15 +105,14 @@ def get(
       skymount skykey get holidays
       skymount skykey get --show-key holidays > holidays.skykey
     """
-    from skymount.cli.session import run_with_client
+    from skymount.cli.session import client, run
 
     _check_one(name, key_id)
-    key = run_with_client(
-        settings,
-        lambda client: (
-            client.get_skykey_by_name(name) if name else client.get_skykey_by_id(key_id or "")
+    key = run(
+        client(settings, writes=True),  # where `add` and `upload` go
+        lambda opened: (
+            opened.get_skykey_by_name(name) if name else opened.get_skykey_by_id(key_id or "")
         ),
-        writes=True,  # where `add` and `upload` go
     )
     emit(_facts(key, show_key), as_json, [key.text if show_key else _line(key, False)])
 
@@ -131,9 +128,9 @@ def list_(show_key: bool, settings: "Config", as_json: bool) -> None:
     Example:
       skymount skykey list
     """
-    from skymount.cli.session import run_with_client
+    from skymount.cli.session import client, run
 
-    keys = run_with_client(settings, lambda client: client.get_skykeys(), writes=True)
+    keys = run(client(settings, writes=True), lambda opened: opened.get_skykeys())
     emit([_facts(key, show_key) for key in keys], as_json, [_line(key, show_key) for key in keys])
 
 
@@ -149,14 +146,13 @@ def delete(name: str | None, key_id: str | None, settings: "Config", as_json: bo
     Example:
       skymount skykey delete holidays
     """
-    from skymount.cli.session import run_with_client
+    from skymount.cli.session import client, run
 
     _check_one(name, key_id)
     with interruption(_UNSURE):
-        run_with_client(
-            settings,
-            lambda client: client.delete_skykey(name=name or "", id=key_id or ""),
-            writes=True,
+        run(
+            client(settings, writes=True),
+            lambda opened: opened.delete_skykey(name=name or "", id=key_id or ""),
         )
     emit({"name": name, "id": key_id, "deleted": True}, as_json, [])
 

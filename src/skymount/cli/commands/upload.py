@@ -16,9 +16,8 @@ from skymount.cli.standard_streams import standard_input
 from skymount.cli.upload_options import PageOptions, page_options, prepared, selection_options
 
 if TYPE_CHECKING:
-    from skymount.cli.session import ContentSession
+    from skymount.content.opening import Content
     from skymount.portal.client.upload import UploadBody
-    from skymount.portal.failover.portals import Portals
     from skymount.settings import Config
     from skymount.upload_selection.selection import SelectionRules
     from skymount.wire.http.responses import UploadResult
@@ -123,25 +122,21 @@ def upload(
 
 
 def _send(settings: "Config", body: "UploadBody", replicas: int) -> "UploadResult":
-    from skymount.cli.session import run_with_content, run_with_portals
+    from skymount.cli.session import content, run
     from skymount.cli.uploads import upload_once, upload_pipe_replicas, upload_replicas
     from skymount.policies import VerifyPolicy
 
     with progress() as bar:
         sent = body.with_progress(bar)
 
-        async def send(portals: "Portals") -> "UploadResult":
+        async def send(opened: "Content") -> "UploadResult":
             if replicas == 1:
-                return await upload_once(portals, sent)
-            return await upload_replicas(portals, sent, replicas)
+                return await upload_once(opened.portals, sent)
+            if body.size is None:
+                return await upload_pipe_replicas(opened, sent, replicas)
+            return await upload_replicas(opened.portals, sent, replicas)
 
-        async def send_pipe(session: "ContentSession") -> "UploadResult":
-            return await upload_pipe_replicas(session, sent, replicas)
-
-        if replicas > 1 and body.size is None:
-            proving = replace(settings, verify=VerifyPolicy.AVAILABLE)
-            return run_with_content(proving, send_pipe)
-        return run_with_portals(settings, send)
+        return run(content(replace(settings, verify=VerifyPolicy.AVAILABLE), cached=False), send)
 
 
 def _standard_input(name: str, query: list[tuple[str, str]]) -> "UploadBody":

@@ -5,8 +5,7 @@ The read-ahead policy is in `readahead`; how units arrive is left to `fetcher`.
 """
 
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -14,8 +13,7 @@ import trio
 from cachetools import LRUCache
 
 from skymount.concurrency import in_thread, off_loop
-from skymount.content.cache.disk_cache import DiskCache
-from skymount.content.cache.memory_cache import Data, MemoryCache
+from skymount.content.cache.memory_cache import Data
 from skymount.content.fetch.fetch_job import Pending
 from skymount.content.fetch.fetcher import Fetcher
 from skymount.content.fetch.readahead import (
@@ -30,7 +28,6 @@ from skymount.content.model.skyfile import LoadedSkyfile, Skyfile, UnitKey
 from skymount.content.worker.shared_memory import is_large, release_mappings
 from skymount.errors import PortalError
 from skymount.portal.client.base import PortalReader
-from skymount.portal.failover.portals import Portals
 from skymount.portal.failover.proof_search import PROOF_TIMEOUT
 from skymount.wire.skylink import Skylink
 
@@ -376,18 +373,3 @@ async def _joined(
         for pending in awaited:
             pending.waiting -= 1
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-@asynccontextmanager
-async def open_reader(
-    portals: Portals,
-    loader: SkyfileLoader,
-    cache: MemoryCache,
-    disk: DiskCache | None = None,
-    config: ReadaheadConfig = _DEFAULTS,
-) -> AsyncIterator[ContentReader]:
-    """Make a reader whose fetches end with the block."""
-    async with trio.open_nursery() as nursery:
-        fetcher = Fetcher(portals, loader, cache, disk, nursery, config)
-        yield ContentReader(loader, fetcher, nursery)
-        nursery.cancel_scope.cancel()

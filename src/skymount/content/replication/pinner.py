@@ -9,10 +9,8 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
 
-from skymount.content.cache.memory_cache import MemoryCache
-from skymount.content.fetch.reader import ContentReader, open_reader
-from skymount.content.fetch.skyfile_loader import SkyfileLoader
-from skymount.content.model.skyfile import LoadedSkyfile, Skyfile, Verified, VerifyPolicy
+from skymount.content.model.skyfile import LoadedSkyfile, Skyfile, Verified
+from skymount.content.opening import Content
 from skymount.content.replication.replicator import Progress, Replicator
 from skymount.content.replication.spool import discard, open_spool
 from skymount.errors import (
@@ -26,7 +24,6 @@ from skymount.errors import (
     UnreplicableError,
 )
 from skymount.portal.client.base import PortalReader
-from skymount.portal.failover.portals import Portals
 from skymount.wire.http import requests
 from skymount.wire.http.responses import RESPONSE_LIMIT
 from skymount.wire.skylink import Skylink
@@ -50,28 +47,20 @@ class Pinner:
     """Brings content to one portal, the target."""
 
     def __init__(
-        self,
-        source: Portals,
-        reader: ContentReader,
-        target: Portals,
-        place: Path,
-        warn: Callable[[str], None],
+        self, source: Content, target: Content, place: Path, warn: Callable[[str], None]
     ) -> None:
-        """`reader` reads from the source. `target` is one portal. What is fetched is kept at
-        `place`; a warning says if that cannot be used.
+        """`target` has one portal. What is fetched is kept at `place`; a warning says if that
+        cannot be used.
         """
         self._source = source
-        self._reader = reader
         self._target = target
         self._place = place
         self._warn = warn
-        self._loader = SkyfileLoader(source, VerifyPolicy.AVAILABLE)
-        self._at_target = SkyfileLoader(target, VerifyPolicy.AVAILABLE)
-        self._replicator = Replicator(target, reader, self._loader)
+        self._replicator = Replicator(target.portals, source.reader, source.loader)
 
     @property
     def portal(self) -> PortalReader:
-        return self._target.clients[0]
+        return self._target.portals.clients[0]
 
     async def pin(
         self, skylink: Skylink, progress: Progress | None = None, *, again: bool = False
@@ -107,8 +96,11 @@ class Pinner:
                 again = True
         if present is not None and _is_proven(present):
             return await self._was_there(skylink, present.skyfile.size)
-        skyfile = await self._reader.load(skylink)
-        if skyfile.verified is not Verified.YES and (await self._loader.load(skylink)).is_final:
+        skyfile = await self._source.reader.load(skylink)
+        if (
+            skyfile.verified is not Verified.YES
+            and (await self._source.loader.load(skylink)).is_final
+        ):
             raise UnreplicableError(
                 f"{skylink} cannot be uploaded again: a portal encrypted it, which gives it "
                 "another skylink each time"
@@ -118,7 +110,7 @@ class Pinner:
             return await self._was_there(skylink, skyfile.size)
         self._replicator.check(skyfile, self.portal)
         if skyfile.inline:
-            await self._replicator.send(skyfile, self.portal, self._reader, progress)
+            await self._replicator.send(skyfile, self.portal, self._source.reader, progress)
         else:
             await self._send_large(skyfile, progress)
         if again:
@@ -135,7 +127,7 @@ class Pinner:
         not have it. DisprovedError if it has something else in its place.
         """
         try:
-            return await self._at_target.load(skylink)
+            return await self._target.loader.load(skylink)
         except NotFoundError:
             return None
 
@@ -150,21 +142,17 @@ class Pinner:
             )
 
     async def _send_large(self, skyfile: Skyfile, progress: Progress | None) -> None:
-        cache = MemoryCache(self._reader.cache.size)
         failure: SkymountError | None = None
         try:
-            async with (
-                open_spool(self._place, skyfile.skylink) as spool,
-                open_reader(self._source, self._loader, cache, spool.disk) as reader,
-            ):
+            async with open_spool(self._source, self._place, skyfile.skylink) as spool:
                 try:
-                    await self._replicator.send(skyfile, self.portal, reader, progress)
+                    await self._replicator.send(skyfile, self.portal, spool.reader, progress)
                     spool.is_done = True
                 except SkymountError as error:  # raised below, outside of nurseries
                     failure = error
         except CacheError as error:
             self._warn(f"{error}; nothing is kept for another attempt")
-            await self._replicator.send(skyfile, self.portal, self._reader, progress)
+            await self._replicator.send(skyfile, self.portal, self._source.reader, progress)
         if failure is not None:
             raise failure
 

@@ -8,16 +8,17 @@ It is removed when the portal has the content.
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from skymount.concurrency import in_thread
-from skymount.content.cache.block_store import BlockStore, default_path
-from skymount.content.cache.disk_cache import DiskCache
-from skymount.content.cache.write_behind import WriteBehindConfig, open_write_behind
-from skymount.content.model.skyfile import VerifyPolicy
+from skymount.content.cache.block_store import default_path
+from skymount.content.cache.write_behind import WriteBehindConfig
+from skymount.content.fetch.reader import ContentReader
+from skymount.content.opening import Content, DiskSettings, open_content
 from skymount.errors import CacheError
+from skymount.policies import VerifyPolicy
 from skymount.wire.skylink import Skylink
 
 _SIZE = 1 << 50  # bytes; more than any disk has
@@ -28,7 +29,8 @@ _FINISH_TIMEOUT = 60.0  # seconds for what is still to be written at the end
 class Spool:
     """What is kept of one content."""
 
-    disk: DiskCache
+    reader: ContentReader
+    """Reads it, from what is kept and from the portals."""
     is_done: bool = False
     """Whether it is not needed any more."""
 
@@ -39,15 +41,16 @@ def default_place() -> Path:
 
 
 @asynccontextmanager
-async def open_spool(place: Path, skylink: Skylink) -> AsyncIterator[Spool]:
-    """Open what is kept of some content; CacheError if the directory cannot be used.
+async def open_spool(content: Content, place: Path, skylink: Skylink) -> AsyncIterator[Spool]:
+    """Open what is kept of some content, and read it; CacheError if the directory cannot be used.
 
     Only proved content is put into it and taken from it.
     """
-    path = place / str(skylink)
-    store = await in_thread(partial(BlockStore.open, path, _SIZE))
-    async with open_write_behind(store, WriteBehindConfig(finish_timeout=_FINISH_TIMEOUT)) as queue:
-        spool = Spool(DiskCache(queue, (), VerifyPolicy.REQUIRE))
+    queue = WriteBehindConfig(finish_timeout=_FINISH_TIMEOUT)
+    disk = DiskSettings(_SIZE, place / str(skylink), queue)
+    settings = replace(content.settings, verify=VerifyPolicy.REQUIRE, disk=disk)
+    async with open_content(settings, content.portals) as opened:
+        spool = Spool(opened.reader)
         yield spool
     if spool.is_done:
         await discard(place, skylink)

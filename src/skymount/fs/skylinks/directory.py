@@ -58,7 +58,7 @@ class SkylinksDirectory(Subtree):
         deadline: float,
     ) -> None:
         self._reader = reader
-        self._table = table
+        self.table = table
         self._loader = loader
         self._freshness = freshness
         self._reads = reads
@@ -67,11 +67,14 @@ class SkylinksDirectory(Subtree):
         self._deadline = deadline
         self._opened = Counter[int]()  # open handles of each file, by its inode number
 
+    def usage(self) -> tuple[int, int]:
+        return self.table.usage()
+
     def path(self, inode: int) -> bytes:
-        top = PATHS[self._table.space]
+        top = PATHS[self.table.space]
         if inode == self._root:
             return top
-        version, index = self._table.node_of(inode)
+        version, index = self.table.node_of(inode)
         path, tree = top + b"/" + version.mounted.name.encode(), version.tree
         if index and tree is not None and index < len(tree):
             path += b"/" + tree.listing.path(index)
@@ -80,7 +83,7 @@ class SkylinksDirectory(Subtree):
     def parent(self, inode: int) -> int:
         if inode == self._root:
             return ROOT
-        version, index = self._table.node_of(inode)
+        version, index = self.table.node_of(inode)
         if index == 0:
             return self._root
         tree = version.tree
@@ -94,12 +97,12 @@ class SkylinksDirectory(Subtree):
         child = tree.listing.find(_directory(tree, index), name)
         if child is None:
             return NO_ENTRY
-        self._table.add_references(version)
+        self.table.add_references(version)
         return _attributes(version, tree, child)
 
     async def _lookup_name(self, name: bytes) -> InodeAttributes:
         try:
-            mounted = self._table.get_or_add(name.decode())
+            mounted = self.table.get_or_add(name.decode())
         except (MalformedError, UnicodeDecodeError):
             return NO_ENTRY
         try:
@@ -108,7 +111,7 @@ class SkylinksDirectory(Subtree):
         except NotFoundError:
             timeout = _limited(mounted, self._freshness.negative_ttl(mounted))
             return InodeAttributes(0, entry_timeout=timeout)
-        self._table.add_references(mounted.version)
+        self.table.add_references(mounted.version)
         return self.name_attributes(mounted)
 
     def name_attributes(self, mounted: MountedName) -> InodeAttributes:
@@ -121,13 +124,13 @@ class SkylinksDirectory(Subtree):
     async def getattr(self, inode: int) -> InodeAttributes:
         if inode == self._root:
             return InodeAttributes(inode, DIRECTORY_MODE)
-        version, index = self._table.node_of(inode)
+        version, index = self.table.node_of(inode)
         if index == 0:
             return _root_attributes(version) if version.is_known else _unknown(inode)
         return _attributes(*await self._node(inode))
 
     def forget(self, inode: int, count: int) -> None:
-        self._table.forget(inode, count)
+        self.table.forget(inode, count)
 
     async def xattrs(self, inode: int) -> Mapping[bytes, bytes]:
         if inode == self._root:
@@ -143,9 +146,9 @@ class SkylinksDirectory(Subtree):
 
     async def opendir(self, inode: int) -> OpenDirectory:
         if inode == self._root:
-            return _NameListing(self, self._table)
+            return _NameListing(self, self.table)
         version, tree, index = await self._node(inode)
-        return _TreeListing(self._table, version, tree, _directory(tree, index))
+        return _TreeListing(self.table, version, tree, _directory(tree, index))
 
     async def open(self, inode: int, flags: int) -> OpenFile:
         if flags & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC):
@@ -157,12 +160,12 @@ class SkylinksDirectory(Subtree):
             refuse(errno.EISDIR)
         extent = self._reader.open(tree.skyfile, *tree.extent(index))
         return _TreeFileHandle(
-            self._table, version, extent, inode, self._opened, self._reads, self._deadline
+            self.table, version, extent, inode, self._opened, self._reads, self._deadline
         )
 
     async def _node(self, inode: int) -> tuple[TreeVersion, Tree, int]:
         """Return (version, tree, index) of an inode; ESTALE when there is no such node."""
-        version, index = self._table.node_of(inode)
+        version, index = self.table.node_of(inode)
         tree = version.shown
         if tree is None:
             with trio.fail_after(self._deadline):
@@ -196,12 +199,12 @@ def _directory(tree: Tree, index: int) -> int:
 class _NameListing(OpenDirectory):
     def __init__(self, subtree: SkylinksDirectory, table: NameTable) -> None:
         self._subtree = subtree
-        self._table = table
+        self.table = table
         self._names = table.listed()
 
     def readdir(self, position: int) -> Iterator[DirectoryEntry]:
         for at in range(position, len(self._names)):
-            found = self._table.find(self._names[at])
+            found = self.table.find(self._names[at])
             if isinstance(found, MountedName):
                 attributes = self._subtree.name_attributes(found)
             elif found is not None:
@@ -212,14 +215,14 @@ class _NameListing(OpenDirectory):
 
     def referred(self, start: int, stop: int, count: int) -> None:
         for listed in self._names[start:stop]:
-            self._table.refer(listed)
+            self.table.refer(listed)
 
 
 class _TreeListing(OpenDirectory):
     """The listing of a directory in a tree. A position is the index of the child after it."""
 
     def __init__(self, table: NameTable, version: TreeVersion, tree: Tree, directory: int) -> None:
-        self._table = table
+        self.table = table
         self._version = version
         self._tree = tree
         self._directory = directory
@@ -242,10 +245,10 @@ class _TreeListing(OpenDirectory):
         )
 
     def referred(self, start: int, stop: int, count: int) -> None:
-        self._table.add_references(self._version, count)
+        self.table.add_references(self._version, count)
 
     def release(self) -> None:
-        self._table.remove_handle(self._version)
+        self.table.remove_handle(self._version)
 
 
 class _TreeFileHandle(OpenFile):
@@ -262,7 +265,7 @@ class _TreeFileHandle(OpenFile):
         deadline: float,
     ) -> None:
         self.keep_cache = not version.was_provisional
-        self._table = table
+        self.table = table
         self._version = version
         self._extent = extent
         self._inode = inode
@@ -293,4 +296,4 @@ class _TreeFileHandle(OpenFile):
         if not self._opened[self._inode]:
             del self._opened[self._inode]
         self._extent.close()
-        self._table.remove_handle(self._version)
+        self.table.remove_handle(self._version)

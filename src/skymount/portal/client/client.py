@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Self, Unpack
+from typing import Unpack
 
 import trio
 
@@ -71,12 +71,6 @@ class PortalClient(HnsCalls, SkykeyCalls, PortalReader):
             raise WrongTypeError(f"ledger must be a Ledger, not {type(ledger).__name__}")
         super().__init__(portal_url, **options)
         self._use_marks(RevisionMarks(ledger))
-
-    @classmethod
-    def of(cls, options: PortalOptions, ledger: Ledger | None = None) -> Self:
-        client = super().of(options)
-        client._use_marks(RevisionMarks(ledger))
-        return client
 
     def _select(self, options: PortalOptions) -> None:
         super()._select(options)

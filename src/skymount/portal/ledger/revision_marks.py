@@ -80,6 +80,36 @@ class RevisionMarks:
         self._unsaved: LRUCache[EntryId, _UnsavedMark] = LRUCache(_UNSAVED_LIMIT)
         self._threads = trio.CapacityLimiter(_LEDGER_THREADS)
         self.failure: StorageError | None = None  # why the ledger could not be written
+        self._is_open = False
+        self._opening = trio.Lock()
+
+    async def open(
+        self, ledger: Callable[[], Ledger], warn: Callable[[str], None], *, is_required: bool
+    ) -> bool:
+        """Open a ledger; one that cannot be used is warned of, and gone without, unless it
+        `is_required`. Return whether it was opened now and can be written.
+        """
+        async with self._opening:
+            if self._is_open:
+                return False
+            try:
+                self.ledger = ledger()
+                await self.in_thread(self.ledger.prepare)
+            except StorageError as error:
+                if is_required:
+                    text = f"{error}; with verify require that must be mended first"
+                    raise StorageError(text) from None
+                warn(f"{error}; it may go unnoticed when a portal shows an old registry entry")
+                is_writable = False
+                if self.ledger is not None:
+                    try:
+                        await self.in_thread(self.ledger.public_keys)
+                    except StorageError:
+                        self.ledger = None  # not even readable
+            else:
+                is_writable = True
+            self._is_open = True
+            return is_writable
 
     async def in_thread(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         return await trio.to_thread.run_sync(function, *args, limiter=self._threads)

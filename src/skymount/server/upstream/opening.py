@@ -6,18 +6,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import trio
-
-from skymount.content.cache.block_store import BlockStore
-from skymount.content.cache.disk_cache import DiskCache
-from skymount.content.cache.memory_cache import MemoryCache
-from skymount.content.cache.write_behind import WriteBehindConfig, open_write_behind
+from skymount.content.cache.write_behind import WriteBehindConfig
 from skymount.content.fetch.readahead import ReadaheadConfig
-from skymount.content.fetch.reader import open_reader
-from skymount.content.fetch.skyfile_loader import SkyfileLoader
-from skymount.content.model.skyfile import VerifyPolicy
+from skymount.content.opening import ContentSettings, DiskSettings, open_content
 from skymount.errors import CacheError, StorageError
-from skymount.portal.failover.portals import Portals, open_portals
+from skymount.policies import VerifyPolicy
+from skymount.portal.failover.portals import Portals
 from skymount.server.config import PortalConfig
 from skymount.server.storage.portal_storage import PortalStorage
 from skymount.server.upstream.content import UpstreamContent
@@ -33,9 +27,8 @@ DIRECTORY = Path("v1") / "upstream"
 _SILENCE = 10.0  # seconds that an upstream may be silent
 _MEMORY = 128 << 20  # bytes of payloads in memory
 _WINDOW = 16 << 20  # bytes that are fetched ahead of one reader
-_FINISH = 5.0  # seconds for what is still to be written at the end
-_QUEUE = 128 << 20
-"""Bytes that may wait for the disk. Fetching pauses long before, so nothing is dropped."""
+_QUEUE = WriteBehindConfig(queue_limit=128 << 20, finish_timeout=5.0)
+"""What may wait for the disk. Fetching pauses long before, so nothing is dropped."""
 
 
 @asynccontextmanager
@@ -46,34 +39,27 @@ async def open_upstream(
 
     Yields what the portal is to serve, and which requests it causes itself.
     """
-    store = await trio.to_thread.run_sync(_open_store, config)
-    settings = WriteBehindConfig(queue_limit=_QUEUE, finish_timeout=_FINISH)
-    memory = MemoryCache(_MEMORY)
-    async with (
-        open_portals(config.upstream, _SILENCE) as portals,
-        open_write_behind(store, settings) as queue,
-        trio.open_nursery() as nursery,
-    ):
-        loader = SkyfileLoader(portals, VerifyPolicy.REQUIRE)
-        disk = DiskCache(queue, (), VerifyPolicy.REQUIRE)
-        reading = ReadaheadConfig(max_window=_WINDOW)
-        async with open_reader(portals, loader, memory, disk, reading) as reader:
-            sectors = SectorCache(portals, loader, queue, nursery)
-            remote = RemoteSkyfiles(sectors, reader, WaitingThreads())
-            loops = Loops(partial(_announce, portals, config))
+    settings = ContentSettings(
+        portals=config.upstream,
+        silence=_SILENCE,
+        verify=VerifyPolicy.REQUIRE,
+        memory=_MEMORY,
+        disk=DiskSettings(config.upstream_cache, config.data / DIRECTORY, _QUEUE),
+        readahead=ReadaheadConfig(max_window=_WINDOW),
+    )
+    try:
+        async with open_content(settings) as content:
+            portals, queue = content.portals, content.queue
+            assert queue is not None  # as the directory is named
+            sectors = SectorCache(portals, content.loader, queue, content.nursery)
+            remote = RemoteSkyfiles(sectors, content.reader, WaitingThreads())
             both = replace(
                 storage,
                 content=UpstreamContent(storage.content, remote),
                 entries=UpstreamEntries(portals, storage.entries),
                 names=UpstreamNames(portals, storage.names),
             )
-            yield both, loops
-            nursery.cancel_scope.cancel()
-
-
-def _open_store(config: PortalConfig) -> BlockStore:
-    try:
-        return BlockStore.open(config.data / DIRECTORY, config.upstream_cache)
+            yield both, Loops(partial(_announce, portals, config))
     except CacheError as error:
         raise StorageError(str(error)) from None
 

@@ -21,7 +21,7 @@ from skymount.wording import counted, readable_size, visible
 
 if TYPE_CHECKING:
     from skymount.cli.link_target import LinkTarget, ParsedLink
-    from skymount.cli.session import ContentSession
+    from skymount.content.opening import Content
     from skymount.policies import Verified
     from skymount.settings import Config
 
@@ -61,14 +61,14 @@ def download(
       skymount download SKYLINK/a/directory ./copy
     """
     from skymount.cli.link_target import ParsedLink
-    from skymount.cli.session import run_with_content
+    from skymount.cli.session import content, run
 
     _check_destination(destination, as_json, force=force)
     parsed = ParsedLink.parse(link)
     with interruption(_unsaved(destination)), progress() as report:
-        saved = run_with_content(
-            settings,
-            lambda session: _save(session, parsed, destination, force=force, report=report),
+        saved = run(
+            content(settings),
+            lambda opened: _save(opened, parsed, destination, force=force, report=report),
         )
     if as_json:
         common = {"verified": saved.verified.value}
@@ -111,7 +111,7 @@ class DownloadSummary:
 
 
 async def _save(
-    session: "ContentSession",
+    content: "Content",
     link: "ParsedLink",
     destination: str | None,
     *,
@@ -122,19 +122,19 @@ async def _save(
     from skymount.cli.link_target import open_target, warn_of_unverified
     from skymount.cli.staging import StagedFile, StagingDirectory
 
-    target = await open_target(session, link)
+    target = await open_target(content, link)
     skyfile, file = target.tree.skyfile, target.single_file()
     if destination is not None and is_stream(destination):
-        size = await write_out(session, target, destination, force=force)
+        size = await write_out(content, target, destination, force=force)
         return DownloadSummary([(destination, size)], target.verified)
     if file is None:
-        return await _save_tree(session, target, destination, force=force, report=report)
+        return await _save_tree(content, target, destination, force=force, report=report)
     chosen = bool(target.path) or _is_file_name(destination)
     parent, name = _file_destination(destination, target.name, chosen=chosen, force=force)
-    warn_of_unverified(target.link.text, target.verified, session.policy)
+    warn_of_unverified(target.link.text, target.verified, content.settings.verify)
     staged = StagedFile(os.fsencode(name), file.offset, file.size, target.mode_of(target.path))
     with StagingDirectory(parent) as staging:
-        await staging.fill(session.reader, skyfile, [staged], report)
+        await staging.fill(content.reader, skyfile, [staged], report)
         staging.merge([staged], force=force and chosen)
     return DownloadSummary([(os.path.join(parent, name), file.size)], target.verified)
 
@@ -171,7 +171,7 @@ def _file_destination(
 
 
 async def _save_tree(
-    session: "ContentSession",
+    content: "Content",
     target: "LinkTarget",
     destination: str | None,
     *,
@@ -199,11 +199,11 @@ async def _save_tree(
     with StagingDirectory(parent, path) as staging:
         if exists:
             staging.check_merge(items, force=force)
-        warn_of_unverified(target.link.text, target.verified, session.policy)
+        warn_of_unverified(target.link.text, target.verified, content.settings.verify)
         staging.make_directories(
             path for path, node in target.walk() if isinstance(node, TreeDirectory)
         )
-        await staging.fill(session.reader, skyfile, items, report)
+        await staging.fill(content.reader, skyfile, items, report)
         if exists:
             staging.merge(items, force=force)
         else:

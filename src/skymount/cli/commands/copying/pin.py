@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,7 +15,7 @@ from skymount.errors import PortalError, ReadOnlyPortalError, SkymountError, Una
 if TYPE_CHECKING:
     from skymount.cli.key_argument import EntryArgument
     from skymount.cli.link_target import ParsedLink
-    from skymount.cli.session import ContentSession
+    from skymount.content.opening import Content
     from skymount.content.replication.pinner import Pinner
     from skymount.settings import Config
     from skymount.wire.skylink import Skylink
@@ -63,11 +63,16 @@ def pin(
       skymount pin SKYLINK --from https://portal.example --to https://b.example
       skymount pin skydb/home/album.json --from https://portal.example
     """
-    from skymount.cli.session import run_with_content
+    from skymount.cli.session import content, run
+    from skymount.content.replication.pinner import Pinner
+    from skymount.content.replication.spool import default_place
+    from skymount.policies import VerifyPolicy
 
     wanted = [_Task(link, _parse(link)) for link in links]
     url = _target_url(source, target)
-    source = replace(source, verify=_proving(source))
+    if source.verify is VerifyPolicy.OFF:  # what is brought is always proved
+        source = replace(source, verify=VerifyPolicy.AVAILABLE)
+    proved = replace(target, portals=(url,), verify=VerifyPolicy.AVAILABLE)
     done = _Summary()
 
     def outcome() -> str:
@@ -77,10 +82,12 @@ def pin(
 
     with interruption(outcome), progress() as bar:
 
-        async def main(session: "ContentSession") -> None:
-            await _pin_all(session, target, url, wanted, done, bar, again=again, as_json=as_json)
+        async def main(opened: "Content") -> None:
+            async with content(proved, cached=False) as there:
+                pinner = Pinner(opened, there, default_place(), warn)
+                await _Run(opened, pinner, done, bar, again=again, as_json=as_json).bring(wanted)
 
-        run_with_content(source, main)
+        run(content(source), main)
     if done.failed:
         raise click.ClickException(f"{done.failed} of {done.tried} were not brought, see above")
     if not (done.sent or as_json):
@@ -97,13 +104,6 @@ def _target_url(source: "Config", target: "Config") -> str:
     if target.portal_options[url].read_only:
         raise ReadOnlyPortalError(f"{url}: nothing is sent there, the configuration says read_only")
     return url
-
-
-def _proving(settings: "Config") -> Any:
-    """Return the policy of reading: what is brought is always proved."""
-    from skymount.policies import VerifyPolicy
-
-    return VerifyPolicy.AVAILABLE if settings.verify is VerifyPolicy.OFF else settings.verify
 
 
 def _parse(text: str) -> "ParsedLink | EntryArgument":
@@ -127,33 +127,12 @@ class _Summary:
     sent: int = 0
 
 
-async def _pin_all(
-    session: "ContentSession",
-    target: "Config",
-    url: str,
-    wanted: "Sequence[_Task]",
-    summary: _Summary,
-    bar: Progress | None,
-    *,
-    again: bool,
-    as_json: bool,
-) -> None:
-    from skymount.content.replication.pinner import Pinner
-    from skymount.content.replication.spool import default_place
-    from skymount.portal.failover.portals import open_portals
-
-    async with open_portals({url: target.portal_options[url]}, target.timeout) as portals:
-        pinner = Pinner(session.portals, session.reader, portals, default_place(), warn)
-        run = _Run(session, pinner, summary, bar, again=again, as_json=as_json)
-        await run.bring(wanted)
-
-
 class _Run:
     """One run of the command."""
 
     def __init__(
         self,
-        session: "ContentSession",
+        content: "Content",
         pinner: "Pinner",
         summary: _Summary,
         bar: Progress | None,
@@ -161,7 +140,7 @@ class _Run:
         again: bool,
         as_json: bool,
     ) -> None:
-        self._session = session
+        self._content = content
         self._pinner = pinner
         self._summary = summary
         self._bar = bar
@@ -221,11 +200,11 @@ class _Run:
 
         link = task.link
         if not isinstance(link, ParsedLink):
-            skylink, _ = await find_document(self._session, link.id, link.data_key)
+            skylink, _ = await find_document(self._content, link.id, link.data_key)
             return skylink, True
-        check_verifiable(self._session, link)
-        found = await resolve_link(self._session, link)
+        check_verifiable(self._content, link)
+        found = await resolve_link(self._content, link)
         is_verified = found.verified and not link.is_domain
         if not is_verified:
-            warn_of_unverified(link.text, Verified.NO, self._session.policy)
+            warn_of_unverified(link.text, Verified.NO, self._content.settings.verify)
         return found.skylink, is_verified
