@@ -188,11 +188,12 @@ def _tables(path: Path | None, found: Config) -> Iterator[dict[str, tuple[object
     for url in found.portals if found.portal_tables else ():
         rows: dict[str, tuple[object, str]] = {"url": (url, found.origin("portals"))}
         identity = portal_identity(url)
-        for key, value in found.portal_tables.get(identity, {}).items():
+        if identity in found.portal_tables:
             place = found.places[identity]
             if rows["url"][1].startswith(f"{path}: "):  # not the environment
                 rows["url"] = url, place("url")
-            rows[key] = OF_ONE_PORTAL[key].written(value), place(key)
+            for key, value in found.portal_tables[identity].items():
+                rows[key] = OF_ONE_PORTAL[key].written(value), place(key)
         yield rows
 
 
