@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from skymount.config import default_log_file, default_path, for_named_portals, load
+from skymount.config import default_log_file, default_path, load
 from skymount.errors import ConfigError, MalformedError
 from skymount.policies import VerifyPolicy, WritePolicy
 from skymount.settings import DEFAULT_SVC_PORTAL_URL, SETTINGS, Config, PortalOptions
@@ -666,12 +666,12 @@ def test_what_the_environment_has_for_named_portals(key: str):
     """A command with two kinds of portals gives what is for any portal to one of these only."""
     _, mine = OF_A_PORTAL[key]
     environ = {f"SKYMOUNT_{key.upper()}": mine, "SKYMOUNT_TIMEOUT": "7"}
-    named = for_named_portals(environ)
-    assert dict(named) == {"SKYMOUNT_TIMEOUT": "7"}
+    read = partial(load, environ=environ, others=True)
+    found = read({"portals": ("http://a",)})
+    assert (getattr(found, key), found.timeout) == (getattr(Config(), key), 7)
     environ["SKYMOUNT_PORTALS"] = "http://a"
-    named = for_named_portals(environ)
-    assert getattr(load({"portals": ("http://a",)}, environ=named), key)
-    assert not getattr(load({"portals": ("http://b",)}, environ=named), key)
+    assert getattr(read({"portals": ("http://a",)}), key)
+    assert not getattr(read({"portals": ("http://b",)}), key)
 
 
 @pytest.mark.parametrize(
