@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from skymount.content.opening import Content
     from skymount.errors import PortalError
+    from skymount.policies import WritePolicy
     from skymount.portal.client.base import PortalReader
     from skymount.portal.client.upload import UploadBody
     from skymount.portal.failover.portals import Portals
-    from skymount.portal.policies import WritePolicy
     from skymount.wire.http.responses import UploadResult
     from skymount.wire.skylink import Skylink
 

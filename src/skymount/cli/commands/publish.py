@@ -14,7 +14,7 @@ from skymount.wire.skylink import Skylink
 
 if TYPE_CHECKING:
     from skymount.cli.session import WriteSession
-    from skymount.config import Config
+    from skymount.settings import Config
     from skymount.upload_selection.selection import SelectionRules
 
 
