@@ -43,11 +43,16 @@ def table(measured: Measured) -> str:
 
 
 def _side_by_side(measured: Measured) -> Iterator[str]:
-    """Yield a table with a cell for all figures of one row and column: their medians."""
+    """Yield a table with a cell for all figures of one row and column: their medians, bold if an
+    aim is missed.
+    """
     cells: dict[str, dict[str, list[str]]] = {}
     for figure in measured.figures:
         row, column, _ = figure.name.split(" | ")
-        cells.setdefault(row, {}).setdefault(column, []).append(figure.told(figure.median))
+        median = figure.told(figure.median)
+        is_missed = figure.has_aim and figure.reached < 1
+        cell = cells.setdefault(row, {}).setdefault(column, [])
+        cell.append(f"**{median}**" if is_missed else median)
     columns = measured.group.columns
     yield f"| | {' | '.join(columns)} |"
     yield "|---" * (len(columns) + 1) + "|"
@@ -89,7 +94,7 @@ def write(everything: Sequence[Measured], facts: Sequence[str], docs: Path = DOC
         raise ValueError(f"{page}: no marks for what was measured")
     text = section(everything, facts)
     page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}")
-    figures = [figure for each in everything for figure in each.figures]
+    figures = [figure for each in everything if not each.group.columns for figure in each.figures]
     (docs / _DRAWING).write_text(drawing(figures))
 
 

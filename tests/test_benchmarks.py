@@ -134,12 +134,14 @@ def test_a_report_tells_what_was_missed_and_what_was_not_measured() -> None:
 
 
 def test_a_table_with_columns_has_a_cell_for_each_row_and_column() -> None:
-    """Cells have the medians of all that was measured there; some have nothing."""
+    """Cells have the medians of all that was measured there, bold if an aim is missed; some have
+    nothing. The drawing leaves such tables out.
+    """
     group = Group("name", "Title", "Notes.", _unused, columns=("disk", "shared"))
     figures = [
         Figure("GET | disk | a second", (1000.0, 3000.0, 2000.0), "/s"),
         Figure("GET | disk | median", (0.25,), "ms"),
-        Figure("POST | shared | a second", (5.0,), "/s"),
+        Figure("POST | shared | a second", (5.0,), "/s", at_least=6.0),
         Figure("GET | shared | a second", (1500.0,), "/s"),
     ]
     told = report.table(Measured(group, figures))
@@ -147,7 +149,7 @@ def test_a_table_with_columns_has_a_cell_for_each_row_and_column() -> None:
         "| | disk | shared |",
         "|---|---|---|",
         "| GET | 2,000 /s; 0.25 ms | 1,500 /s |",
-        "| POST |  | 5 /s |",
+        "| POST |  | **5 /s** |",
     ]
 
 
@@ -157,13 +159,16 @@ def test_a_run_replaces_the_one_before_and_nothing_else(tmp_path: Path) -> None:
     shutil.copy(report.DOCS / page.name, page)
     before = page.read_text()
     group = Group("name", "Title", "Notes.", _unused)
+    wide = Group("wide", "Title", "Notes.", _unused, columns=("a",))
     runs = []
     for value in (1.0, 2.0):
-        report.write([Measured(group, [Figure("a", (value,), at_least=1)])], ["Facts."], tmp_path)
+        figures = [Figure("a", (value,), at_least=1)]
+        cells = Measured(wide, [Figure("row | a | what", (value,), at_least=1)])
+        report.write([Measured(group, figures), cells], ["Facts."], tmp_path)
         runs.append(page.read_text())
     assert "| a | 2 | 2 | 2 |" in runs[1]
     assert "| a | 1 | 1 | 1 |" not in runs[1]
     for run in runs:
         assert run.split("<!--")[0] == before.split("<!--")[0]
         assert run.rpartition("-->")[2] == before.rpartition("-->")[2]
-    assert (tmp_path / "benchmarks.svg").exists()
+    assert "row" not in (tmp_path / "benchmarks.svg").read_text()

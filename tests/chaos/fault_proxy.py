@@ -195,8 +195,10 @@ async def _send(
         await writer.drain()
     else:
         size, pause = what.drip
+        until = len(sent) - sent.find(b"\r\n\r\n") - 4 if what.drips_head else 0
         while sent:
-            size = len(sent) if healed.is_set() else size
+            is_over = healed.is_set() or len(sent) <= until
+            size = len(sent) if is_over else size
             writer.write(sent[:size])
             sent = sent[size:]
             await writer.drain()

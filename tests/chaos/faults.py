@@ -2,11 +2,13 @@
 what they say.
 """
 
+import base64
 import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -85,6 +87,8 @@ class Treatment:
     """How it ends early: "close", "reset" or "stall"; empty if it does not."""
     drip: tuple[int, float] | None = None
     """Bytes at a time, seconds of pause after each."""
+    drips_head: bool = False
+    """Whether only the head comes so."""
 
 
 HONEST = Treatment()
@@ -233,7 +237,48 @@ def _other(text: bytes, random: Random) -> bytes:
     return text[:at] + bytes([text[at] ^ 1]) + text[at + 1 :]
 
 
+def _steady(**what: Any) -> Maker:
+    return lambda _, __, ___: Treatment(**what)
+
+
+def _one_bit(request: Request, answer: Answer) -> Answer:
+    """Change a bit in the middle of what was asked for."""
+    if request.method != "GET" or not answer.body:
+        return answer
+    body = bytearray(answer.body)
+    body[len(body) // 2] ^= 1
+    return replace(answer, body=bytes(body))
+
+
+def _other_skylink(request: Request, answer: Answer) -> Answer:
+    """Give an upload the skylink of something else."""
+    if request.method != "POST" or request.is_registry_post or answer.status != 200:
+        return answer
+    told = json.loads(answer.body)
+    told["skylink"] = told["skylink"][:20] + "other" + told["skylink"][25:]
+    root = base64.urlsafe_b64decode(told["skylink"] + "==")[2:]
+    return replace(answer, body=json.dumps(told | {"merkleroot": root.hex()}).encode())
+
+
+_NOTHING = Answer(200)
+
+STEADY: dict[str, Maker] = {
+    "silent": _steady(stalls_first=True),
+    "stalls in a body": _steady(keeps=0.9, then="stall"),
+    "10 KB/s": _steady(drip=(1000, 0.1)),
+    "heads byte by byte": _steady(drip=(1, 0.2), drips_head=True),
+    "resets": _steady(keeps=0.5, then="reset"),
+    "closes at once": _steady(reply=_NOTHING, is_forwarded=False, keeps=0.0, then="close"),
+    "503": _refused(_error(503)),
+    "404": _refused(_error(404)),
+    "429": _refused(_error(429)),
+    "wrong bytes": _steady(alter=_one_bit),
+    "wrong skylink": _steady(alter=_other_skylink),
+}
+"""What does the same to each request, for benchmarks/portals.py."""
+
 _MAKERS: dict[str, Maker] = {
+    **STEADY,
     "reset": _reset,
     "lost": _lost,
     "stall": _stall,

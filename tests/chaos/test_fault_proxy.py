@@ -1,5 +1,6 @@
 """The fault proxies of the chaos tests do what they say."""
 
+import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from skymount.wire.skylink import Skylink
 from tests.chaos.arena import certificates
 from tests.chaos.fault_proxy import FaultProxies, ProxyConfig, fault_proxies
 from tests.fakes import skyfiles
@@ -143,6 +145,60 @@ def test_drip(proxies: FaultProxies) -> None:
         assert 0 < len(first) < len(FILE.payload)
         proxies.set_mode(0, "")
         assert first + b"".join(pieces) == FILE.payload
+
+
+@pytest.mark.parametrize(
+    ("mode", "error"),
+    [
+        ("silent", httpx.ReadTimeout),
+        ("stalls in a body", httpx.ReadTimeout),
+        ("resets", httpx.ReadError),
+        ("closes at once", httpx.RemoteProtocolError),
+    ],
+)
+def test_steady_faults(proxies: FaultProxies, mode: str, error: type[Exception]) -> None:
+    """The same becomes of each request, for benchmarks."""
+    proxies.set_mode(0, mode)
+    for _ in range(3):
+        with pytest.raises(error):
+            get(proxies, seconds=0.5 if error is httpx.ReadTimeout else 20.0).raise_for_status()
+    proxies.set_mode(0, "")
+
+
+def test_a_head_that_drips(proxies: FaultProxies) -> None:
+    """Byte by byte; all of it comes when the fault ends."""
+    proxies.set_mode(0, "heads byte by byte")
+    address = urlsplit(proxies.urls[0])
+    with socket.create_connection((address.hostname, address.port), 20) as client:
+        client.sendall(f"GET /{FILE.name}/f HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        begun = client.recv(10_000)
+        assert len(begun) < 150
+        proxies.set_mode(0, "")
+        while b"\r\n\r\n" not in begun:
+            begun += client.recv(10_000)
+        assert begun.startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("status", [404, 429, 503])
+def test_steady_refusals(proxies: FaultProxies, status: int) -> None:
+    proxies.set_mode(0, str(status))
+    assert [get(proxies).status_code for _ in range(3)] == [status] * 3
+    proxies.set_mode(0, "")
+
+
+def test_steady_lies(proxies: FaultProxies) -> None:
+    """One bit of what is read is another one; so is the skylink of an upload."""
+    proxies.set_mode(0, "wrong bytes")
+    differing = [a ^ b for a, b in zip(get(proxies).content, FILE.payload, strict=True) if a != b]
+    assert differing == [1]
+    url = f"{proxies.urls[0]}/svc/skyfile/f"
+    proxies.set_mode(0, "")
+    right = httpx.post(url, content=b"x", verify=False).json()["skylink"]
+    proxies.set_mode(0, "wrong skylink")
+    wrong = Skylink(httpx.post(url, content=b"x", verify=False).json()["skylink"])
+    assert wrong != right
+    assert wrong.bitfield == Skylink(right).bitfield
+    proxies.set_mode(0, "")
 
 
 def test_mixed(proxies: FaultProxies) -> None:

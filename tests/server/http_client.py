@@ -1,6 +1,7 @@
 """The tools to talk to a portal: forms written by the codec, answers checked."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from skymount.server.http.clients import Asker, Requester, RequestHost
 from skymount.server.http.messages import Request
 from skymount.server.http.parsing import Headers
 from skymount.wire.http.multipart import PartHeader
+from tests.portal_process import portal_process
 
 BOUNDARY = "----a-boundary-of-tests"
 FORM_TYPE = f"multipart/form-data; boundary={BOUNDARY}"
@@ -52,6 +54,16 @@ class Client(httpx.Client):
         return skylink_of(
             self.post_form([(PartHeader("file", name, contenttype), content)], params)
         )
+
+
+@contextmanager
+def portal_client(data: Path, *options: str, **more: Any) -> Iterator[Client]:
+    """Run a portal of one's own; yield a client of it."""
+    with (
+        portal_process(data, *options, **more) as portal,
+        Client(base_url=portal.url, timeout=60) as client,
+    ):
+        yield client
 
 
 def skylink_of(response: httpx.Response) -> str:

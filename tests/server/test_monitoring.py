@@ -13,7 +13,7 @@ from skymount.server.monitoring import SharedCheck
 from skymount.wire.skylink import Skylink
 from tests.mount.namespaces import new_namespace, skip_without_root
 from tests.portal_process import PortalProcess, portal_command, portal_environment, portal_process
-from tests.server.http_client import Client, assert_same_headers, message_of
+from tests.server.http_client import Client, assert_same_headers, message_of, portal_client
 from tests.server.pages.page_client import ACCEPT
 from tests.server.raw_connection import PATIENCE, exchange
 from tests.server.registry_entries import link_of, put, signed
@@ -29,7 +29,6 @@ def health(client: Client, query: str = "") -> tuple[int, str]:
 
 def test_a_portal_that_works(client: Client) -> None:
     """One line, for everybody alike, that no cache keeps and no page reads."""
-    assert health(client) == (200, "ok\n")
     assert health(client, "?ready") == health(client, "?ready=1") == (200, "ready\n")
     for headers in ({}, {"Accept": ACCEPT}, {"Origin": "https://evil.example"}):
         answer = client.get("/-/health", headers=headers)
@@ -37,8 +36,7 @@ def test_a_portal_that_works(client: Client) -> None:
         assert answer.headers["content-type"] == "text/plain; charset=utf-8"
         assert answer.headers["cache-control"] == "no-store"
         assert not [name for name in answer.headers if name.startswith("access-control-")]
-    assert_same_headers(client.head("/-/health"), client.get("/-/health"))
-    assert client.post("/-/health").status_code == 405
+    assert_same_headers(client.head("/-/health"), answer)
 
 
 def test_any_host_will_do(client: Client, portal: PortalProcess) -> None:
@@ -46,7 +44,6 @@ def test_any_host_will_do(client: Client, portal: PortalProcess) -> None:
     for host in ("10.0.0.1:4280", "balancer.example", "[2001:db8::1]", "back_end"):
         answer = client.get("/-/health", headers={"Host": host})
         assert (answer.status_code, answer.text) == (200, "ok\n"), host
-        assert client.get("/", headers={"Host": host}).status_code == 421
     assert client.get("/-/health", headers={"Host": "a b"}).status_code == 400
     for version, status in (("1.0", 200), ("1.1", 400)):
         answer = exchange(portal.url, f"GET /-/health HTTP/{version}\r\n\r\n".encode())
@@ -66,8 +63,7 @@ def test_strangers_may_ask(tmp_path: Path) -> None:
     """H1, H3: without the password, and without an agent."""
     secret = {"SKYMOUNT_PORTAL_PASSWORD": "secret"}
     with (
-        portal_process(tmp_path, "--require-agent", environment=secret) as portal,
-        Client(base_url=portal.url) as client,
+        portal_client(tmp_path, "--require-agent", environment=secret) as client,
     ):
         assert health(client) == (200, "ok\n")
         for method in ("GET", "HEAD"):
@@ -82,11 +78,9 @@ def test_a_disk_that_cannot_be_read(tmp_path: Path, capfd: pytest.CaptureFixture
     with portal_process(tmp_path / "data") as portal, Client(base_url=portal.url) as client:
         skyfiles = portal.data / "v1/skyfiles"
         away = skyfiles.rename(tmp_path / "away")
-        for _ in range(2):
-            assert health(client) == _BAD
+        assert health(client) == health(client) == _BAD
         away.rename(skyfiles)
-        for _ in range(2):
-            assert health(client) == (200, "ok\n")
+        assert health(client) == health(client) == (200, "ok\n")
         small = (portal.data / "v1/small.sqlite3").rename(tmp_path / "small")
         assert health(client) == _BAD
         small.rename(portal.data / "v1/small.sqlite3")
@@ -109,8 +103,7 @@ def test_a_disk_that_cannot_be_read(tmp_path: Path, capfd: pytest.CaptureFixture
 def test_a_portal_that_has_reached_its_limit(tmp_path: Path) -> None:
     """It is healthy, and not ready."""
     with (
-        portal_process(tmp_path, "--max-storage", "1 MiB") as portal,
-        Client(base_url=portal.url) as client,
+        portal_client(tmp_path, "--max-storage", "1 MiB") as client,
     ):
         assert health(client, "?ready") == (200, "ready\n")
         client.upload_file("large", bytes(990 << 10))
@@ -189,29 +182,27 @@ async def test_a_check_with_a_bug_has_failed(caplog: pytest.LogCaptureFixture) -
 
 def test_statistics(tmp_path: Path) -> None:
     """They follow uploads and updates, and are right after a restart."""
-    with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
-        first = client.get("/svc/stats").json()
-        assert list(first) == ["version", "uptime", "numfiles", "totalsize", "numentries"]
-        assert first["version"] == skymount.__version__
-        assert first["uptime"] >= 0
-        assert [first[name] for name in ("numfiles", "totalsize", "numentries")] == [0, 0, 0]
+
+    def told(client: Client) -> list[object]:
+        found = client.get("/svc/stats").json()
+        assert list(found) == ["version", "uptime", "numfiles", "totalsize", "numentries"]
+        assert found["version"] == skymount.__version__
+        assert found["uptime"] >= 0
+        return [found[name] for name in ("numfiles", "totalsize", "numentries")]
+
+    with portal_client(tmp_path) as client:
+        assert told(client) == [0, 0, 0]
         for _ in range(2):
             link = client.upload_file("small", b"x")
         small = len(client.get(f"/svc/basesector/{link}").content.rstrip(b"\0"))
         client.upload_file("large", bytes(5 << 20))
-        for revision in range(2):
-            put(client, signed("a", b"x", revision))
-        put(client, signed("b"))
-        found = client.get("/skynet/stats").json()
-    with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
-        again = client.get("/svc/stats").json()
-    sizes = [
-        path.stat().st_size for path in (tmp_path / "v1/skyfiles").rglob("*") if path.is_file()
-    ]
-    sizes.append(small)
-    for stats in (found, again):
-        assert (stats["numfiles"], stats["numentries"]) == (2, 2)
-        assert stats["totalsize"] == sum(sizes) > 5 << 20
+        for key, revision in (("a", 0), ("a", 1), ("b", 0)):
+            put(client, signed(key, b"x", revision))
+        found = told(client)
+    files = (path for path in (tmp_path / "v1/skyfiles").rglob("*") if path.is_file())
+    assert found == [2, small + sum(path.stat().st_size for path in files), 2]
+    with portal_client(tmp_path) as client:
+        assert told(client) == found
 
 
 @pytest.mark.parametrize("prefix", ["svc", "skynet"])
@@ -229,20 +220,3 @@ def test_pinning(client: Client, prefix: str) -> None:
     assert client.post(f"/{prefix}/pin/{link_of('absent')}").status_code == 404
     assert client.post(f"/{prefix}/pin/nonsense").status_code == 400
     assert client.get(f"/{prefix}/pin/{content}").status_code == 405
-
-
-@pytest.mark.parametrize("prefix", ["svc", "skynet"])
-def test_the_lists_of_an_administrator_are_empty(client: Client, prefix: str) -> None:
-    """They can be read and not changed."""
-    assert client.get(f"/{prefix}/blocklist").json() == {"blacklist": None, "blocklist": []}
-    assert client.get(f"/{prefix}/portals").json() == {"portals": []}
-    for name in ("blocklist", "portals", "stats"):
-        answer = client.post(f"/{prefix}/{name}", json={"add": [], "remove": []})
-        assert answer.status_code == 405
-        assert answer.headers["allow"] == "GET, HEAD"
-
-
-def test_other_paths_stay_unknown(client: Client) -> None:
-    """Routes of one name do not take those below it."""
-    for path in ("/svc/stats/x", "/svc/registry/x", "/svc/resolve", "/svc/pin", "/svc/nothing"):
-        assert client.get(path).status_code == 404

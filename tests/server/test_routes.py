@@ -6,10 +6,13 @@ from skymount.server.http.messages import Request, Response
 from skymount.server.http_error import HttpError
 from skymount.server.routes import Router
 from skymount.wire.http.multipart import PartHeader
-from tests.server.http_client import Client, message_of, request_of
+from tests.server.http_client import Client, message_of, request_of, skylink_of
 
 
-@pytest.mark.parametrize("url", ["/favicon.ico", "/svc", "/svc/", "/svc/unknown", "/foo/bar", "/%"])
+@pytest.mark.parametrize(
+    "url",
+    ["/favicon.ico", "/svc", "/svc/", "/svc/unknown", "/svc/stats/x", "/svc/pin", "/foo/bar", "/%"],
+)
 def test_unknown_urls(client: Client, url: str) -> None:
     """404 as JSON."""
     answer = client.get(url)
@@ -26,6 +29,7 @@ def test_wrong_methods(client: Client) -> None:
         ("PUT", "/svc/skyfile", "POST"),
         ("GET", "/svc/skyfile", "POST"),
         ("POST", "/skynet/root", "GET, HEAD"),
+        ("POST", "/svc/blocklist", "GET, HEAD"),
     ):
         answer = client.request(method, url, content=b"x" * 300_000)
         assert answer.status_code == 405
@@ -37,18 +41,16 @@ def test_wrong_methods(client: Client) -> None:
 def test_endpoints_of_every_dialect(client: Client, prefix: str) -> None:
     """Each is known below the names of either family of portals."""
     link = client.upload_file("f", b"x")
-    for path in ("stats", "blocklist", "portals", "skykeys", f"skylink/{link}", f"metadata/{link}"):
+    paths = ["stats", "blocklist", "portals", "skykeys"]
+    paths += [f"{name}/{link}" for name in ("skylink", "metadata", "basesector")]
+    for path in (*paths, f"trustless/basesector/{link}"):
         assert client.get(f"{prefix}/{path}").status_code == 200, path
-    for path in (f"basesector/{link}", f"trustless/basesector/{link}"):
-        assert client.get(f"{prefix}/{path}").status_code == 200, path
+    assert client.get(f"{prefix}/blocklist").json() == {"blacklist": None, "blocklist": []}
+    assert client.get(f"{prefix}/portals").json() == {"portals": []}
     assert client.post(f"{prefix}/pin/{link}").status_code in (200, 204)
     for path in ("skyfile", "skyfile/any/where", "any/where"):
-        assert (
-            client.post_form([(PartHeader("file", "f"), b"x")], path=f"{prefix}/{path}").json()[
-                "skylink"
-            ]
-            == link
-        )
+        stored = client.post_form([(PartHeader("file", "f"), b"x")], path=f"{prefix}/{path}")
+        assert skylink_of(stored) == link
 
 
 def test_paths_are_matched_as_they_were_sent(client: Client) -> None:

@@ -12,11 +12,9 @@ from skymount.wire.base_sector import (
     parse_base_sector,
     split_body,
 )
-from skymount.wire.http.multipart import PartHeader
 from skymount.wire.metadata import parse_metadata
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
-from tests.portal_process import portal_process
-from tests.server.http_client import Client, form, message_of
+from tests.server.http_client import Client, message_of, portal_client
 from tests.wire.chunks import chunk_is_authentic
 
 
@@ -71,16 +69,8 @@ _CROWDED = 5 * "directory/"
 def crowd(client: Client) -> tuple[Skylink, int]:
     """A directory of 30,000 tiny files, whose metadata exceeds a sector."""
     count = 30_000
-    body = form(
-        *((PartHeader("files[]", f"{_CROWDED}{n:05}.txt"), b"%05d" % n) for n in range(count))
-    )
-    answer = client.post(
-        "/svc/skyfile?filename=crowd",
-        content=body,
-        headers={"Content-Type": "multipart/form-data; boundary=----a-boundary-of-tests"},
-    )
-    assert answer.status_code == 200, answer.text
-    return Skylink(answer.json()["skylink"]), count
+    files = {f"{_CROWDED}{n:05}.txt": b"%05d" % n for n in range(count)}
+    return Skylink(client.upload(files, filename="crowd")), count
 
 
 def test_metadata_beyond_a_sector_is_spilled(client: Client, crowd: tuple[Skylink, int]) -> None:
@@ -115,9 +105,9 @@ def test_files_of_a_crowd_are_served(client: Client, crowd: tuple[Skylink, int])
 def test_the_index_of_sectors_survives_a_restart(tmp_path: Path) -> None:
     """It is built from what is on disk, and grows with uploads."""
     first, second = b"1" * (5 << 20), b"2" * (5 << 20)
-    with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
+    with portal_client(tmp_path) as client:
         link = Skylink(client.upload_file("first", first))
-    with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
+    with portal_client(tmp_path) as client:
         assert _sector(client, merkle.sector_root(first[:SECTOR_SIZE])) == first[:SECTOR_SIZE]
         assert merkle.sector_root(_sector(client, link.root)) == link.root
         client.upload_file("second", second)
@@ -153,8 +143,7 @@ def test_bad_questions_for_a_root(
 def test_metadata_beyond_the_bound_has_no_header(tmp_path: Path) -> None:
     """The metadata endpoint has it, and so has HEAD of a file inside."""
     with (
-        portal_process(tmp_path, "--header-limit", "200") as portal,
-        Client(base_url=portal.url) as client,
+        portal_client(tmp_path, "--header-limit", "200") as client,
     ):
         link = client.upload({f"file-{n}": b"x" for n in range(10)})
         answer = client.head(f"/{link}?format=zip")

@@ -1,9 +1,7 @@
 """Listings, previews, and content at hosts of its own."""
 
 import io
-import tarfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,7 +13,7 @@ from skymount.server.pages.rendering import NAME_LIMIT
 from skymount.wire.http.multipart import PartHeader
 from skymount.wire.skylink import Skylink
 from tests.portal_process import PortalProcess, portal_process
-from tests.server.http_client import Client, message_of, skylink_of
+from tests.server.http_client import Client, message_of, portal_client, skylink_of
 from tests.server.pages.page_client import ACCEPT, assert_page, elsewhere, page
 from tests.server.registry_entries import link_of, put, signed
 
@@ -26,6 +24,12 @@ _TREE = {"b.txt": b"text", "a dir/c+d.png": b"\x89PNG\r\n\x1a\n", "a dir/e/f?.tx
 def own_host(portal: PortalProcess, link: str) -> str:
     """Return the host of a skylink's own."""
     return f"{Skylink(link).base32}.localhost:{urlsplit(portal.url).port}"
+
+
+def is_sandboxed(answer: httpx.Response) -> bool:
+    """Whether a browser keeps an answer apart from the portal's origin."""
+    policy = answer.headers.get("content-security-policy", "")
+    return policy.startswith("sandbox ") and "allow-same-origin" not in policy
 
 
 def test_a_directory_is_a_listing(client: Client) -> None:
@@ -44,23 +48,16 @@ def test_a_directory_is_a_listing(client: Client) -> None:
     assert f'href="/{link}/a%20dir/"' in deeper
     assert f"/-/view/{link}/a%20dir/e/f%3F.txt" in deeper
     assert "f?.txt" in page(client, f"/-/view/{link}/a%20dir/e/f%3F.txt").text
+    one = client.upload({"only.txt": b"text"}, filename="tree")  # is another thing than a file
+    assert page(client, f"/-/view/{one}").text.count("<tr>") == 1 + 1
 
 
-def test_a_directory_of_one_file_is_a_listing(client: Client) -> None:
-    """B4: it is another thing than a file, which has the name of the whole."""
-    link = client.upload({"only.txt": b"text"}, filename="tree")
-    assert page(client, f"/-/view/{link}").text.count("<tr>") == 1 + 1
-
-
-def test_a_directory_comes_as_zip_and_tar(client: Client) -> None:
+def test_a_directory_comes_as_zip(client: Client) -> None:
     """B4: whatever the browser accepts, of any directory."""
     link = client.upload({"x/a": b"a", "x/b": b"b", "c": b"c"})
     zipped = client.get(f"/{link}/x/?format=zip", headers=_HTML)
     with zipfile.ZipFile(io.BytesIO(zipped.content)) as archive:
         assert archive.namelist() == ["x/a", "x/b"]
-    tarred = client.get(f"/{link}?format=tar", headers=_HTML)
-    with tarfile.open(fileobj=io.BytesIO(tarred.content)) as packed:
-        assert sorted(packed.getnames()) == ["c", "x/a", "x/b"]
     assert zipped.headers["content-disposition"].startswith("attachment")
 
 
@@ -110,35 +107,23 @@ def test_long_names_and_types_are_shown_in_part(client: Client) -> None:
     assert len(preview) < 1 << 20
 
 
-def test_names_are_text(client: Client) -> None:
-    """B6: a name that looks like a tag is shown as it is."""
-    link = client.upload({"<img src=x onerror=alert(1)>": b"x", "b": b""}, filename="<b>bold")
-    text = page(client, f"/{link}/").text
-    assert "<img src=x" not in text
-    assert "<b>bold" not in text
-    assert "&lt;img src=x" in text
-
-
 @pytest.mark.parametrize(
-    ("name", "contenttype", "content", "shown"),
+    ("name", "content", "shown"),
     [
-        ("a.png", "", b"\x89PNG\r\n\x1a\n", "<img src="),
-        ("a.svg", "", b"<svg/>", "<img src="),
-        ("a.mp3", "", b"x", "<audio controls"),
-        ("a.mp4", "", b"x", "<video controls"),
-        ("a.txt", "", b"<b>text</b>", "&lt;b&gt;text"),
-        ("a.json", "", b'{"a": 1}', "{&#34;a&#34;: 1}"),
-        ("a.html", "", b"<script>x</script>", "&lt;script&gt;"),
-        ("a", "", b"sniffed text", "sniffed text"),
-        ("a.bin", "", b"\x00\x01", "no preview"),
-        ("a.pdf", "", b"%PDF-1.4", "<iframe src="),
-        ("a.txt", "text/plain", b"", "<pre"),
+        ("a.png", b"\x89PNG\r\n\x1a\n", "<img src="),
+        ("a.mp3", b"x", "<audio controls"),
+        ("a.mp4", b"x", "<video controls"),
+        ("a.html", b"<script>x</script>", "&lt;script&gt;"),
+        ("a", b"sniffed text", "sniffed text"),
+        ("a.bin", b"\x00\x01", "no preview"),
+        ("a.pdf", b"%PDF-1.4", "<iframe src="),
+        ("a.txt", b"", "<pre"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_previews(client: Client, name: str, contenttype: str, content: bytes, shown: str) -> None:
+def test_previews(client: Client, name: str, content: bytes, shown: str) -> None:
     """B4: by the type that a download has; of a single file too."""
-    link = client.upload_file(name, content, contenttype)
+    link = client.upload_file(name, content)
     text = page(client, f"/-/view/{link}").text
     assert shown in text
     assert f"/file/{link}" in text
@@ -199,43 +184,18 @@ def test_a_name_opens_at_its_own_host(tmp_path: Path) -> None:
         assert back.headers["location"] == f"//localhost:{port}/hns/blog.example/files/"
 
 
-@pytest.mark.parametrize(
-    ("name", "contenttype"),
-    [
-        ("a.html", ""),
-        ("a.svg", ""),
-        ("a.xml", ""),
-        ("a.xhtml", ""),
-        ("a.pdf", ""),
-        ("a.txt", "image/png, text/html"),
-        ("a.txt", "text/plain;a=b, text/html"),
-        ("a.txt", "Text/HTML"),
-        ("a.txt", "text/xsl"),
-        ("a.txt", "application/rss+xml"),
-        ("a.txt", "multipart/x-mixed-replace;boundary=a"),
-        ("a.txt", "nonsense"),
-    ],
-)
+@pytest.mark.parametrize("contenttype", ["", "text/plain;a=b, text/html", "nonsense"])
 def test_what_could_run_opens_at_its_own_host(
-    client: Client, portal: PortalProcess, name: str, contenttype: str
+    client: Client, portal: PortalProcess, contenttype: str
 ) -> None:
     """B5: also as one of several files, and joined by `format`."""
-    link = client.upload_file(name, b"<p>", contenttype)
+    link = client.upload_file("a.html", b"<p>", contenttype)
     for query in ("", "?format=concat"):
         answer = client.get(f"/{link}{query}", headers=_HTML)
         assert answer.headers["location"] == f"//{own_host(portal, link)}/{query}"
 
 
-@pytest.mark.parametrize(
-    ("name", "contenttype"),
-    [
-        ("a.png", ""),
-        ("a.txt", ""),
-        ("a.mp4", ""),
-        ("a", "text/plain; charset=utf-8"),
-        ("a.zip", ""),
-    ],
-)
+@pytest.mark.parametrize(("name", "contenttype"), [("a.png", ""), ("a", "text/plain; charset=x")])
 def test_what_cannot_run_stays_and_is_sandboxed(
     client: Client, name: str, contenttype: str
 ) -> None:
@@ -243,9 +203,7 @@ def test_what_cannot_run_stays_and_is_sandboxed(
     link = client.upload_file(name, b"\x00", contenttype)
     answer = client.get(f"/{link}", headers=_HTML)
     assert answer.status_code == 200
-    policy = answer.headers["content-security-policy"]
-    assert policy.startswith("sandbox ")
-    assert "allow-same-origin" not in policy
+    assert is_sandboxed(answer)
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert "content-security-policy" not in client.get(f"/{link}").headers
     assert client.get(f"/{link}", headers={**_HTML, "Range": "bytes=0-0"}).status_code == 206
@@ -256,22 +214,16 @@ def test_several_parts_are_sandboxed(client: Client) -> None:
     link = client.upload_file("a.txt", b"0123456789")
     answer = client.get(f"/{link}", headers={"Range": "bytes=0-1,4-5"})
     assert answer.headers["content-type"].startswith("multipart/byteranges;")
-    assert answer.headers["content-security-policy"].startswith("sandbox ")
+    assert is_sandboxed(answer)
 
 
-@pytest.fixture(scope="module")
-def open_portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PortalProcess]:
-    """A portal that others reach by names, one of which is for content."""
+def test_a_configured_name_is_for_content(tmp_path: Path) -> None:
+    """B5: below it each skylink has its host; a browser on this machine uses localhost.
+
+    B6: content of a portal whose own origin is allowed is neither moved nor sandboxed.
+    """
     options = ["--allow-host", "portal.example", "--content-host", "content.example"]
-    trusted = ["--allow-origin", "http://localhost:1"]
-    path = tmp_path_factory.mktemp("open")
-    with portal_process(path, *options, *trusted) as portal:
-        yield portal
-
-
-def test_a_configured_name_is_for_content(open_portal: PortalProcess) -> None:
-    """B5: below it each skylink has its host; a browser on this machine uses localhost."""
-    with Client(base_url=open_portal.url) as client:
+    with portal_client(tmp_path, *options, "--allow-origin", "http://localhost:1") as client:
         link = client.upload_file("a.html", b"<p>")
         label = Skylink(link).base32
         for host, target in (
@@ -282,32 +234,25 @@ def test_a_configured_name_is_for_content(open_portal: PortalProcess) -> None:
             answer = client.get(f"/{link}", headers={**_HTML, "Host": host})
             assert answer.headers["location"] == target
             assert elsewhere(client, target).content == b"<p>"
+        trusted = client.get(f"/{link}", headers={**_HTML, "Host": "localhost:1"})
+        assert trusted.content == b"<p>"
+        assert "content-security-policy" not in trusted.headers
 
 
 def test_without_a_host_for_content_it_is_sandboxed(tmp_path: Path) -> None:
     """B6: pages in a sandbox; a PDF, which browsers show in none, is saved."""
     with (
-        portal_process(tmp_path, "--allow-host", "portal.example") as portal,
-        Client(base_url=portal.url) as client,
+        portal_client(tmp_path, "--allow-host", "portal.example") as client,
     ):
         head = {**_HTML, "Host": "portal.example"}
         link = client.upload({"index.html": b"<p>", "a.pdf": b"%PDF-", "d/index.html": b"<p>d"})
         for path in ("/", "/index.html", "/d/"):
             answer = client.get(f"/{link}{path}", headers=head)
             assert answer.status_code == 200
-            assert answer.headers["content-security-policy"].startswith("sandbox ")
+            assert is_sandboxed(answer)
         pdf = client.get(f"/{link}/a.pdf", headers=head)
         assert pdf.headers["content-disposition"].startswith("attachment")
         assert "<iframe" not in client.get(f"/-/view/{link}/a.pdf", headers=head).text
-
-
-def test_the_trusted_origin_is_as_it_was(open_portal: PortalProcess) -> None:
-    """B6: content of a portal whose own origin is allowed is neither moved nor sandboxed."""
-    with Client(base_url=open_portal.url) as client:
-        link = client.upload_file("a.html", b"<p>trusted")
-        answer = client.get(f"/{link}", headers={**_HTML, "Host": "localhost:1"})
-        assert answer.content == b"<p>trusted"
-        assert "content-security-policy" not in answer.headers
 
 
 def test_error_pages_of_a_site_are_its_own(client: Client, portal: PortalProcess) -> None:
@@ -325,35 +270,20 @@ def test_error_pages_of_a_site_are_its_own(client: Client, portal: PortalProcess
     assert f'href="//localhost:{port}/-/assets/style.css' in missing.text
 
 
-def is_sandboxed(answer: httpx.Response) -> bool:
-    """Whether a browser keeps an answer apart from the portal's origin."""
-    policy = answer.headers.get("content-security-policy", "")
-    return policy.startswith("sandbox ") and "allow-same-origin" not in policy
-
-
-@pytest.mark.parametrize("wanted", ["zip", "tar", "targz", "concat", ""])
-@pytest.mark.parametrize("prefix", ["/", "/file/", "/svc/skylink/", "/skynet/skylink/", "/hns/"])
 def test_error_pages_never_have_the_origin_of_the_portal(
-    client: Client, portal: PortalProcess, prefix: str, wanted: str
+    client: Client, portal: PortalProcess
 ) -> None:
     """B6: an error page instead of an archive is a page, not an archive."""
     link = client.upload({"e.html": b"<script>", "b": b""}, errorpages='{"404": "/e.html"}')
     (portal.data / "hns.zone").write_text(f"lost.example svc://{link}\n")
-    url = f"{prefix}{'lost.example' if prefix == '/hns/' else link}/nothing"
-    answer = client.get(url, params={"format": wanted}, headers=_HTML)
-    assert answer.status_code == 307 or is_sandboxed(answer), answer.headers
+    for where in (f"/{link}", f"/file/{link}", f"/svc/skylink/{link}", "/hns/lost.example"):
+        for wanted in ("zip", "concat", ""):
+            url, query = f"{where}/nothing", {"format": wanted}
+            answer = client.get(url, params=query, headers=_HTML)
+            assert answer.status_code == 307 or is_sandboxed(answer), answer.headers
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Sec-Fetch-Dest": "object"},
-        {"Sec-Fetch-Dest": "empty"},
-        {"User-Agent": "Mozilla/5.0 (X11)"},
-        {"User-Agent": "curl/8.5.0"},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("headers", [{"Sec-Fetch-Dest": "object"}, {"User-Agent": "curl/8.5.0"}])
 def test_a_document_is_sandboxed_whoever_asks(
     client: Client, portal: PortalProcess, headers: dict[str, str]
 ) -> None:
@@ -376,28 +306,24 @@ def test_a_document_is_sandboxed_whoever_asks(
 
 def test_a_portal_that_requires_an_agent_has_no_pages(tmp_path: Path) -> None:
     """B6, B11: it answers browsers as all others; what could run is sandboxed all the same."""
-    with (
-        portal_process(tmp_path, "--require-agent") as portal,
-        Client(base_url=portal.url, headers={"User-Agent": "x Sia-Agent"}) as client,
-    ):
+    with portal_client(tmp_path, "--require-agent") as client:
+        client.headers["User-Agent"] = "x Sia-Agent"
         link = client.upload({"a.html": b"<script>", "b": b"b"}, disabledefaultpath="true")
-        browser = {**_HTML, "User-Agent": "Mozilla/5.0"}
-        for head in (browser, _HTML):
-            zipped = client.get(f"/{link}", headers=head)
-            assert zipped.headers["content-type"] == "application/zip"
-            page = client.get(f"/{link}/a.html", headers=head)
-            assert (page.status_code, page.content) == (200, b"<script>")
-            assert is_sandboxed(page)
-            for missing in (f"/{link}/nothing", "/" + "A" * 46):
-                answer = client.get(missing, headers=head)
-                assert answer.status_code == 404
-                message_of(answer)
         assert client.get(f"/svc/metadata/{link}").headers["vary"] == "Origin, User-Agent"
+        client.headers["User-Agent"] = "Mozilla/5.0"
+        assert client.get(f"/{link}", headers=_HTML).headers["content-type"] == "application/zip"
+        shown = client.get(f"/{link}/a.html", headers=_HTML)
+        assert (shown.status_code, shown.content) == (200, b"<script>")
+        assert is_sandboxed(shown)
+        missing = client.get(f"/{link}/nothing", headers=_HTML)
+        assert missing.status_code == 404
+        message_of(missing)
         for path in ("/-/registry", f"/-/view/{link}"):
-            assert message_of(client.get(path, headers=browser)).startswith("Browser access")
-            assert client.get(path, headers=_HTML).status_code == 404
-        for head in (browser, _HTML):  # what asks whether it runs names no agent
-            assert client.get("/", headers=head).text.startswith("A skymount portal.")
+            assert message_of(client.get(path, headers=_HTML)).startswith("Browser access")
+            agent = client.get(path, headers=_HTML | {"User-Agent": "Sia-Agent"})
+            assert agent.status_code == 404
+        # what asks whether it runs names no agent
+        assert client.get("/", headers=_HTML).text.startswith("A skymount portal.")
 
 
 def test_views_are_for_browsers(client: Client) -> None:
@@ -410,10 +336,3 @@ def test_views_are_for_browsers(client: Client) -> None:
         assert answer.status_code in (400, 404)
         assert_page(answer)
     assert page(client, f"/-/view/{link}/a?format=zip&start=0&end=0").status_code == 200
-
-
-def test_many_files_in_one_directory(client: Client) -> None:
-    """B4: of thousands no more than the rows of a page are shown, in each directory."""
-    link = client.upload({f"d{n % 10}/{n:06}": b"" for n in range(10_000)}, filename="many")
-    assert page(client, f"/{link}/").text.count('class="folder"') == 10
-    assert page(client, f"/{link}/d7/").text.count('class="file"') == ROWS_LIMIT

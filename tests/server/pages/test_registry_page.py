@@ -9,8 +9,7 @@ import pytest
 from skymount.server.pages.home import ROWS
 from skymount.wire.registry_entry import DELETED
 from skymount.wire.skylink import Skylink
-from tests.portal_process import PortalProcess, portal_process
-from tests.server.http_client import Client
+from tests.server.http_client import Client, portal_client
 from tests.server.pages.page_client import ACCEPT, assert_page, page
 from tests.server.registry_entries import OWNER, link_of, put, signed
 
@@ -18,9 +17,9 @@ _KEY = OWNER.public_key.hex()
 
 
 @pytest.fixture(scope="module")
-def named(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PortalProcess]:
+def named(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     path = tmp_path_factory.mktemp("named")
-    with portal_process(path) as portal, Client(base_url=portal.url) as client:
+    with portal_client(path) as client:
         link = client.upload_file("target", b"x")
         tree = client.upload({"a dir/c d.txt": b"spaced", "b": b""})
         put(client, signed("site", bytes(Skylink(link)), 7))
@@ -37,52 +36,41 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PortalProcess]:
             *(f"many{number:03} svc://{link}" for number in range(ROWS)),
         ]
         (path / "hns.zone").write_text("\n".join(lines))
-        yield portal
+        yield client
 
 
-def test_names_and_what_they_lead_to(named: PortalProcess) -> None:
+def test_names_and_what_they_lead_to(named: Client) -> None:
     """B3: with the revision of an entry; bad lines say what is wrong."""
-    with Client(base_url=named.url) as client:
-        text = page(client, "/-/registry").text
-        assert 'href="/hns/fixed/"' in text
-        assert "/a/b" in text
-        assert ">7<" in text.replace("\n", "")
-        assert "neither" in text or "not of a known form" in text
-        assert "no entry here yet" in text
-        assert "many049" not in text
-        assert "many049" in page(client, "/-/registry?page=2").text
-        found = page(client, "/-/registry?q=MANY04").text
-        assert "many049" in found
-        assert "fixed/" not in found
+    text = page(named, "/-/registry").text
+    assert 'href="/hns/fixed/"' in text
+    assert "/a/b" in text
+    assert ">7<" in text.replace("\n", "")
+    assert "neither" in text or "not of a known form" in text
+    assert "no entry here yet" in text
+    assert "many049" not in text
+    assert "many049" in page(named, "/-/registry?page=2").text
+    found = page(named, "/-/registry?q=MANY04").text
+    assert "many049" in found
+    assert "fixed/" not in found
+    row = page(named, "/-/registry?q=spaced").text.partition(">spaced<")[2].partition("</tr>")[0]
+    assert re.findall('href="([^"]*)"', row) == ["/hns/spaced/"]
+    assert "/a%20dir/c%20d.txt" in row
 
 
-def test_each_name_leads_to_its_content(named: PortalProcess) -> None:
-    """B3: also if its record has a path that is percent-encoded."""
-    with Client(base_url=named.url) as client:
-        text = page(client, "/-/registry?q=spaced").text
-        row = text.partition(">spaced<")[2].partition("</tr>")[0]
-        assert re.findall('href="([^"]*)"', row) == ["/hns/spaced/"]
-        assert "/a%20dir/c%20d.txt" in row
-        assert client.get("/hns/spaced/", headers={"Accept": ACCEPT}).content == b"spaced"
-
-
-def test_the_entries_of_a_key(named: PortalProcess) -> None:
+def test_the_entries_of_a_key(named: Client) -> None:
     """B3: the skylink that each leads to, or its data, as text."""
-    with Client(base_url=named.url) as client:
-        assert f"ed25519:{_KEY}" in page(client, "/-/registry").text
-        for key in (_KEY, f"ed25519:{_KEY}", f"ed25519%3A{_KEY}"):
-            text = page(client, f"/-/registry?key={key}").text
-            assert str(link_of("site")) in text
-            assert "größe &lt;b&gt;" in text
-            assert "deleted" in text
-            assert "empty" in text
-        nobody = page(client, f"/-/registry?key={'00' * 32}").text
-        assert "no entries of this key" in nobody
+    assert f"ed25519:{_KEY}" in page(named, "/-/registry").text
+    for key in (_KEY, f"ed25519%3A{_KEY}"):
+        text = page(named, f"/-/registry?key={key}").text
+        for shown in (str(link_of("site")), "größe &lt;b&gt;", "deleted", "empty"):
+            assert shown in text
+    nobody = page(named, f"/-/registry?key={'00' * 32}").text
+    assert "no entries of this key" in nobody
 
 
 def test_many_entries_come_in_pages(tmp_path: Path) -> None:
     """B3: each page leads to the next one, and none is missing."""
-    with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
+    with portal_client(tmp_path) as client:
         for number in range(ROWS + 5):
             put(client, signed(f"entry {number}"))
         links = {str(link_of(f"entry {number}")) for number in range(ROWS + 5)}
@@ -106,7 +94,7 @@ def test_wrong_keys(client: Client) -> None:
 def test_a_zone_that_cannot_be_used(tmp_path: Path) -> None:
     """B10: the page says so; entries are there all the same."""
     (tmp_path / "hns.zone").write_bytes(b"a" * (2 << 20))
-    with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
+    with portal_client(tmp_path) as client:
         put(client, signed("site"))
         text = page(client, "/-/registry").text
         assert "cannot be used" in text
