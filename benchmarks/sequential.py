@@ -14,7 +14,7 @@ from benchmarks.figures import Figure, Group, Round, rate, ratio
 from benchmarks.mounts import Mounted
 from benchmarks.plan import Plan, make_cold
 from benchmarks.source import Shape, Site, Skyfile
-from skymount.config import Config
+from skymount.settings import Config
 
 Peer = Callable[[Path, str], AbstractContextManager[Mounted]]
 

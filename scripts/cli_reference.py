@@ -1,12 +1,18 @@
-"""What scripts/cli-reference writes: docs/cli.md, made from the commands themselves."""
+"""What scripts/cli-reference writes: docs/cli.md, made from the commands themselves, and what
+docs/configuration.md and docs/config.toml say of settings, made from their declarations.
+"""
 
+import json
+import re
 from pathlib import Path
 
 import click
 
 from skymount.cli import cli
+from skymount.cli.commands.config import new_file
+from skymount.settings import OF_ONE_PORTAL, SETTINGS, Config, Setting
 
-PAGE = Path(__file__).parent.parent / "docs/cli.md"
+DOCS = Path(__file__).parent.parent / "docs"
 
 HEAD = """\
 # Command line
@@ -59,5 +65,51 @@ def reference() -> str:
     )
 
 
+def settings_table() -> str:
+    """Return what there is to say of each key of the configuration file."""
+    rows = (
+        f"| `{key}` | {_code(setting.flag)} | {_default(setting)} | {_meaning(setting)} |\n"
+        for key, setting in SETTINGS.items()
+    )
+    return "".join(["| key | flag | default | meaning |\n", "|---|---|---|---|\n", *rows])
+
+
+def _code(text: str) -> str:
+    return f"`{text.replace('|', chr(92) + '|')}`" if text else ""
+
+
+def _default(setting: Setting) -> str:
+    value = setting.default
+    if not (value or setting.off or isinstance(value, bool)):
+        return setting.unset
+    written = setting.written(value)
+    return _code(written if isinstance(written, str) else json.dumps(written))
+
+
+def _meaning(setting: Setting) -> str:
+    return f"{setting.help} {setting.more}".strip()
+
+
+def tables_table() -> str:
+    """Return what there is to say of each key of a table of a portal."""
+    rows = (
+        f"| `{key}` | {'As above, for this portal.' if key in SETTINGS else _meaning(setting)} |\n"
+        for key, setting in OF_ONE_PORTAL.items()
+    )
+    return "".join(["| key | meaning |\n", "|---|---|\n", *rows])
+
+
+def with_tables(page: str) -> str:
+    """Return docs/configuration.md with its tables as they have to be."""
+    for table in (settings_table(), tables_table()):
+        head = re.escape(table.partition("\n")[0])
+        page = re.sub(rf"{head}\n(\|.*\n)*", table.replace("\\", r"\\"), page)
+    return page
+
+
 if __name__ == "__main__":
-    PAGE.write_text(reference())
+    made = reference()
+    page = with_tables((DOCS / "configuration.md").read_text())
+    (DOCS / "cli.md").write_text(made)
+    (DOCS / "configuration.md").write_text(page)
+    (DOCS / "config.toml").write_text(new_file(Config()))

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from skymount.config import KEYS, Config, default_log_file, for_named_portals, load
-from skymount.config_file import default_path
-from skymount.config_values import parse_size
-from skymount.content.model.skyfile import VerifyPolicy
-from skymount.errors import ConfigError
-from skymount.portal.options import DEFAULT_SVC_PORTAL_URL, PortalOptions
-from skymount.portal.policies import WritePolicy
+from skymount.config import default_log_file, default_path, for_named_portals, load
+from skymount.errors import ConfigError, MalformedError
+from skymount.policies import VerifyPolicy, WritePolicy
+from skymount.settings import DEFAULT_SVC_PORTAL_URL, SETTINGS, Config, PortalOptions
+from skymount.values import parse_size
+from skymount.wire.dialect import SKYNET
 
 NOWHERE: dict[str, str] = {}
 
@@ -47,7 +46,7 @@ def refused(text: str, **more: Any) -> str:
 
 def test_options_of_the_kernel() -> None:
     assert load({"mount_options": "ro,noexec"}, environ=NOWHERE).mount_options == ("ro", "noexec")
-    with pytest.raises(ConfigError, match="mount_options: unknown: suid; known ones: ro, noexec"):
+    with pytest.raises(ConfigError, match="mount_options must be one of ro, noexec, not 'suid'"):
         load({"mount_options": ["suid"]}, environ=NOWHERE)
 
 
@@ -106,14 +105,14 @@ def test_every_key_can_be_set_in_the_file() -> None:
     found = load({}, environ=NOWHERE)
     assert found == Config(
         portals=("https://one.example",),
-        dialect="skynet",
+        dialect=SKYNET,
         api_key="secret",
         user_agent="Agent/1",
         headers=(("Cookie", "a=b"), ("X-Token", "t")),
         ca_file="/etc/ca.pem",
         connections=8,
         node_url="https://node.example",
-        redirect_hosts=("upload.example", "127.0.0.1:81"),
+        redirect_hosts=(("upload.example", None), ("127.0.0.1", 81)),
         mountpoint="~/sky",
         allow_other=True,
         mount_options=("ro",),
@@ -132,7 +131,7 @@ def test_every_key_can_be_set_in_the_file() -> None:
         log_level="warning",
         metrics_listen="[::1]:9464",
     )
-    assert all(getattr(found, key) != getattr(Config(), key) for key in KEYS)
+    assert all(getattr(found, key) != getattr(Config(), key) for key in SETTINGS)
 
 
 def test_a_key_goes_with_a_single_portal() -> None:
@@ -148,9 +147,14 @@ def test_redirect_hosts_go_with_a_single_portal() -> None:
     write('portals = ["https://one.example", "https://two.example"]\nredirect_hosts = ["a"]\n')
     with pytest.raises(ConfigError, match="redirect_hosts: name a single portal"):
         load({}, environ=NOWHERE)
-    assert load({"portals": ("https://one.example",)}, environ=NOWHERE).redirect_hosts == ("a",)
+    assert load({"portals": ("https://one.example",)}, environ=NOWHERE).redirect_hosts == (
+        ("a", None),
+    )
     environ = {"SKYMOUNT_REDIRECT_HOSTS": " a  b:81\n"}
-    assert load({"portals": ("http://c",)}, environ=environ).redirect_hosts == ("a", "b:81")
+    assert load({"portals": ("http://c",)}, environ=environ).redirect_hosts == (
+        ("a", None),
+        ("b", 81),
+    )
 
 
 def test_headers_go_with_a_single_portal() -> None:
@@ -179,10 +183,10 @@ def test_lines_that_are_no_headers(text: str) -> None:
 
 def test_every_client_gets_the_same_options() -> None:
     write('dialect = "skynet"\napi_key = "k"\nuser_agent = "Agent/1"\n[headers]\nCookie = "a"\n')
-    options = PortalOptions.parse("", **load({}, environ=NOWHERE).client_options)
+    (options,) = load({}, environ=NOWHERE).portal_options.values()
     assert (options.dialect.name, options.api_key) == ("skynet", "k")
     assert (options.user_agent, options.headers) == ("Agent/1", (("Cookie", "a"),))
-    assert PortalOptions.parse("", **Config().client_options) == PortalOptions()
+    assert list(Config().portal_options.values()) == [PortalOptions()]
 
 
 def test_later_origins_win() -> None:
@@ -207,7 +211,7 @@ def test_origins_add_up_key_by_key() -> None:
     )
     assert found == Config(
         portals=("http://a",),
-        dialect="skynet",
+        dialect=SKYNET,
         timeout=1,
         memory_cache=5,
         verify=VerifyPolicy.OFF,
@@ -495,7 +499,7 @@ def test_an_unknown_key_in_a_table_that_is_not_used() -> None:
                 ("~nosuch/sky", "begins with ~, and there is no such home directory"),
             )
         ),
-        ('log_level = "loud"', "not one of debug, info, warning, error: 'loud'"),
+        ('log_level = "loud"', "log_level must be one of debug, info, warning, error, not 'loud'"),
         ('metrics_listen = "0.0.0.0:9464"', "not an address of this machine alone"),
         ('metrics_listen = "9464"', "not an address like 127.0.0.1:9464"),
         ('metrics_listen = "127.0.0.1:99999"', "not an address like 127.0.0.1:9464"),
@@ -561,7 +565,7 @@ def test_sizes(text: object, size: int) -> None:
     ],
 )
 def test_what_is_not_a_size(text: object) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(MalformedError):
         parse_size(text)
 
 

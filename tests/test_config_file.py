@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from skymount.config_file import ConfigFile, line_of
+from skymount.config import ConfigFile, line_of
 from skymount.errors import ConfigError
 
 TEXT = '''\

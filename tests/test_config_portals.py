@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from skymount.config import Config, load
+from skymount.config import load
 from skymount.errors import ConfigError
-from skymount.portal.options import PortalOptions
+from skymount.settings import Config, PortalOptions
+from skymount.values import portal_identity
 
 A, B, C = "http://a.example", "http://b.example", "http://c.example"
 TABLES = f"""\
@@ -47,7 +48,7 @@ def read(
 
 
 def options(config: Config, url: str) -> PortalOptions:
-    return PortalOptions.parse(url, **config.portal_options[url])
+    return config.portal_options[url]
 
 
 def refused(path: Path, text: str, **more: Any) -> str:
@@ -100,7 +101,7 @@ def test_a_named_portal_has_what_its_table_sets(path: Path) -> None:
     assert options(environment, B).headers == (("Cookie", "cookie of b"),)
     assert options(environment, B).read_only
     assert options(environment, C) == PortalOptions.parse(C, dialect="skynet")
-    assert [table.url for table in environment.portal_tables] == [B]
+    assert [*environment.portal_tables] == [portal_identity(B)]
     other = read(path, TABLES, f"{A}/below")
     assert options(other, f"{A}/below").api_key == ""
 
@@ -168,10 +169,10 @@ TABLE = f'[[portals]]\nurl = "{A}"\n'
         ('[[portals]]\nurl = "a.example"', "line 2: [[portals]] 1: url: bad portal URL"),
         ('[[portals]]\nurl = "http://me:secret@a"', "line 2: [[portals]] 1: url: bad portal URL"),
         (f"{TABLE}read_only = 1", "line 3: [[portals]] 1: read_only must be True or False"),
-        (f'{TABLE}read_only = "yes"', "line 3: [[portals]] 1: read_only must be True or False"),
+        (f'{TABLE}read_only = "maybe"', "line 3: [[portals]] 1: read_only: neither true nor"),
         (f"{TABLE}api_key = ['secret']", "line 3: [[portals]] 1: api_key must be a string"),
         (f"{TABLE}dialect = 'klingon'", "line 3: [[portals]] 1: dialect: unknown dialect"),
-        (f"{TABLE}headers = 'X: secret'", "line 3: [[portals]] 1: headers must be a mapping"),
+        (f"{TABLE}headers = ['X: secret']", "line 3: [[portals]] 1: headers must be a mapping"),
         (f"{TABLE}[portals.headers]\nHost = 'secret'", "line 3: [[portals]] 1: headers: the"),
         (f"{TABLE}ca_file = 1", "line 3: [[portals]] 1: ca_file must be a string"),
         (f"{TABLE}ca_file = '$HOME/a'", "line 3: [[portals]] 1: ca_file holds a $: variables"),

@@ -5,14 +5,11 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from skymount.config import KEYS, Config, load
-from skymount.config_portals import OPTION_KEYS
-from skymount.content.model.skyfile import VerifyPolicy
+from skymount.settings import SETTINGS
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -24,7 +21,9 @@ def scripts(tmp_path: Path) -> Path:
     shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
     diagrams = tmp_path / "docs/diagrams"
     shutil.copytree(ROOT / "docs/diagrams", diagrams)
-    for path in (tmp_path / "docs/cli.md", *diagrams.glob("*.svg")):
+    page = (ROOT / "docs/configuration.md").read_text()
+    (tmp_path / "docs/configuration.md").write_text(page.replace("| `url`", "| `old`"))
+    for path in (tmp_path / "docs/cli.md", tmp_path / "docs/config.toml", *diagrams.glob("*.svg")):
         path.write_text("old")
     return tmp_path / "scripts"
 
@@ -54,12 +53,12 @@ def with_dot(scripts: Path, code: str) -> str:
 
 @pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="these tests do not run in a .venv")
 def test_cli_reference_is_up_to_date(scripts: Path) -> None:
-    """docs/cli.md is what scripts/cli-reference writes, so each command and option is in it."""
+    """Pages are what scripts/cli-reference writes: each command, option and setting is in them."""
     (scripts.parent / ".venv").symlink_to(sys.prefix)
     done = run(scripts / "cli-reference")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    written = (scripts.parent / "docs/cli.md").read_text()
-    assert (ROOT / "docs/cli.md").read_text() == written
+    for page in ("docs/cli.md", "docs/config.toml", "docs/configuration.md"):
+        assert (ROOT / page).read_text() == (scripts.parent / page).read_text()
     done = run(scripts / "man-pages", "man")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert (scripts / "man/skymount-mount.1").is_file()
@@ -94,31 +93,11 @@ def test_diagrams_are_all_drawn_or_none(
     assert drawn == ({"old"} if status else {"new\n"})
 
 
-def test_every_configuration_key_is_documented() -> None:
-    """docs/configuration.md has a row for each key, and none for another; of a portal likewise."""
-    text = (ROOT / "docs/configuration.md").read_text()
-    of_file, of_portal = text.split("## Several portals")
-    rows = partial(re.findall, r"^\| `(\w+)` \|", flags=re.MULTILINE)
-    assert sorted(rows(of_file)) == sorted(KEYS)
-    assert sorted(rows(of_portal)) == sorted(["url", *OPTION_KEYS])
-
-
-def test_defaults_of_the_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """docs/configuration.md names the default of each key; L1, G5, H2 and R2 name theirs too."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    text, _ = (ROOT / "docs/configuration.md").read_text().split("## Several portals")
-    said = dict(
-        re.findall(r"^\| `(\w+)` \|[^|]*(?:\\\|[^|]*)*\| `([^`<]+)` \|", text, re.MULTILINE)
-    )
-    assert {"lookup_grace", "registry_ttl", "hns_ttl", "timeout", "memory_cache"} <= said.keys()
-    plain = re.compile(r"true|false|[\d.]+")
-    lines = (f"{k} = {v}" if plain.fullmatch(v) else f'{k} = "{v}"' for k, v in said.items())
-    file = tmp_path / "config.toml"
-    file.write_text("\n".join(lines))
-    assert load({}, file=str(file), environ={}) == Config()
+def test_defaults_of_the_configuration() -> None:
+    """L1, G5, H2 and R2 name the defaults of settings."""
     promises = (ROOT / "docs/semantics.md").read_text()
     for key in ("lookup_grace", "registry_ttl", "hns_ttl", "timeout"):
-        assert f"`{key}` ({said[key]} s)" in promises
+        assert f"`{key}` ({SETTINGS[key].default:g} s)" in promises
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -203,14 +182,6 @@ def test_quick_start_is_the_two_scripts() -> None:
     scripts = re.findall(r"^(scripts/\w+)", quick_start, re.MULTILINE)
     assert scripts == ["scripts/demo", "scripts/test"]
     assert all((ROOT / script).stat().st_mode & 0o111 for script in scripts)
-
-
-def test_the_example_configuration_is_one() -> None:
-    """docs/config.toml is read without complaint, and each of its mounts can be chosen."""
-    example = str(ROOT / "docs/config.toml")
-    assert load({}, environ={}, file=example).memory_cache == Config().memory_cache
-    assert load({}, environ={}, file=example, name="home").mountpoint == "~/sky"
-    assert load({}, environ={}, file=example, name="strict").verify is VerifyPolicy.REQUIRE
 
 
 def test_each_promise_is_quoted_by_a_test() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from skymount import config, config_file, default_portal, keyring
+from skymount import config, default_portal, keyring
 from skymount.content.cache import block_store
 from skymount.portal.ledger import ledger
 from tests.fuse_device import mounts
@@ -193,7 +193,7 @@ def test_the_volumes_of_the_image_keep_all_that_skymount_keeps(
     for name in [name for name in os.environ if name.startswith("XDG_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", "/root")
-    kept = [config_file.default_path(), keyring.default_path(), default_portal.default_data()]
+    kept = [config.default_path(), keyring.default_path(), default_portal.default_data()]
     kept += [ledger.default_path(), Path(config.default_log_file("/mnt/sky"))]
     kept += [block_store.default_path()]
     for path in kept:

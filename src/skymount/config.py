@@ -1,172 +1,64 @@
-"""The configuration: defaults < file < environment < flags, read once into a frozen value.
+"""The configuration: defaults < file < environment < flags, read once into a frozen `Config`.
 
-The file is TOML. An unknown key is an error, so that a typing error does not go unnoticed. Values
-that the library takes too are checked by its rules. docs/configuration.md lists every key.
+The file is TOML. An unknown key is an error, so that a typing error does not go unnoticed. All that
+is wrong is said at once, each with the line, the variable or the table where it stands.
+docs/configuration.md lists every key.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
+from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self, TypeGuard
 
-from skymount.config_file import ConfigFile, Faults, default_path, path_to_read, shown
-from skymount.config_portals import (
-    CREDENTIALS,
-    OPTION_KEYS,
-    Place,
-    PortalTable,
-    is_tables,
-    parse_tables,
-)
-from skymount.config_values import PARSERS, PATHS
-from skymount.content.model.skyfile import VerifyPolicy
 from skymount.errors import ConfigError, MalformedError, WrongTypeError
-from skymount.portal.options import (
-    CONNECTIONS,
-    DEFAULT_SVC_PORTAL_URL,
-    ClientOptions,
-    PortalOptions,
-    portal_identity,
-)
-from skymount.portal.policies import WritePolicy
-from skymount.portal.validation import refuse_variables
+from skymount.settings import OF_ONE_PORTAL, SETTINGS, Config, Setting
+from skymount.storage.pipes import open_at_once, read_within
 from skymount.user_directories import user_directory
-from skymount.wire.dialect import Dialect
-from skymount.wording import did_you_mean
+from skymount.values import portal_identity, refuse_variables
+from skymount.wording import did_you_mean, readable_size
 
-ENVIRONMENT_PREFIX = "SKYMOUNT_"
+PREFIX = "SKYMOUNT_"
+"""How variables of the environment begin."""
 
-OTHER_VARIABLES = ("SKYMOUNT_PORTAL_PASSWORD",)
-"""Variables that begin so and are not keys of the configuration."""
+_OTHER_VARIABLES = ("SKYMOUNT_PORTAL_PASSWORD",)  # that begin so and are no settings
 
+PIPE_TIMEOUT = 10.0
+"""Seconds that a pipe in place of the file may take."""
+
+_SIZE_LIMIT = 1 << 20  # bytes
+_ACCESS_OF_OTHERS = 0o066  # permission bits
+_SEARCH_LIMIT = 4 << 20  # characters that are parsed to find a line
+_REPEATED = re.compile(r"Cannot overwrite a value|Cannot declare .* twice")  # of tomllib
+_KEY = re.compile(r"\s*(?:([^\s=\[#][^=]*?)\s*=|\[+([^\]]*)\])")  # at the start of a line
+_SHOWN_LIMIT = 200  # characters of a bad value in a message
 _LOG_NAME_LIMIT = 200  # characters of a mount point in the name of its log
 
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    """Everything that can be set; docs/configuration.md says what it means. Bytes and seconds."""
-
-    portals: tuple[str, ...] = ()
-    dialect: str = "svc"
-    api_key: str = field(default="", repr=False)
-    user_agent: str = ""  # empty: that of the dialect
-    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    node_url: str = ""
-    ca_file: str = ""
-    connections: int = CONNECTIONS
-    redirect_hosts: tuple[str, ...] = ()
-    mountpoint: str = ""
-    allow_other: bool = False
-    mount_options: tuple[str, ...] = ()
-    verify: VerifyPolicy = VerifyPolicy.AVAILABLE
-    memory_cache: int = 128 << 20
-    tree_cache: int = 256 << 20
-    disk_cache: int = 2 << 30  # 0: nothing is kept on disk
-    read_ahead: bool = True
-    lookup_grace: float = 0.5
-    registry_ttl: float = 2.0
-    send_pending: bool = True
-    registry_writes: WritePolicy = WritePolicy.ANY
-    hns_ttl: float = 60.0
-    timeout: float = 30.0
-    log_file: str = ""
-    log_level: str = "info"
-    metrics_listen: str = ""
-    portal_tables: tuple[PortalTable, ...] = ()  # of those portals that have one
-    default_portal: str = DEFAULT_SVC_PORTAL_URL  # used if none is named
-
-    @property
-    def portal_urls(self) -> tuple[str, ...]:
-        return self.portals or (self.default_portal,)
-
-    @property
-    def portal_options(self) -> Mapping[str, ClientOptions]:
-        """The options of each portal's client, by its address: no other portal may get them."""
-        tables = {portal_identity(table.url): table.options for table in self.portal_tables}
-        none = ClientOptions()
-        return {
-            url: {**self.client_options, **tables.get(portal_identity(url), none)}
-            for url in self.portal_urls
-        }
-
-    @property
-    def writing_url(self) -> str:
-        """The portal for commands that write to one: the first that is not read-only, if any."""
-        options = self.portal_options
-        writable = (url for url in options if not options[url].get("read_only"))
-        return next(writable, self.portal_urls[0])
-
-    @property
-    def first_dialect(self) -> Dialect:
-        """The names that the first portal uses."""
-        return PortalOptions.parse(**self.portal_options[self.portal_urls[0]]).dialect
-
-    @property
-    def client_options(self) -> ClientOptions:
-        """The options of a client of a portal that has no table."""
-        return {
-            "dialect": self.dialect,
-            "api_key": self.api_key,
-            "custom_user_agent": self.user_agent,
-            "headers": dict(self.headers),
-            "node_url": self.node_url,
-            "ca_file": self.ca_file,
-            "connections": self.connections,
-            "redirect_hosts": self.redirect_hosts,
-            "verify": self.verify.value,
-        }
+Place = Callable[..., str]
+"""Returns where the value stands that some keys lead to, for a message."""
 
 
-_SINGLE_PORTAL_KEYS = (*CREDENTIALS, "redirect_hosts")
-_PORTAL_KEYS = frozenset({*_SINGLE_PORTAL_KEYS, "node_url"})  # never used with other portals
-
-KEYS = tuple(PARSERS)
-"""All keys of the file, the tables ``[mounts.NAME]`` left out."""
-
-assert {*KEYS, "portal_tables", "default_portal"} == {item.name for item in fields(Config)}
+# --- the file, and on which line a value stands
 
 
-def _merged(
-    config: Config, settings: Mapping[str, object], place: Place, *, by_shell: bool = False
-) -> Config:
-    """Return the configuration with these settings; ConfigError names the place and the key.
-
-    `by_shell`: a shell has replaced the variables in them.
-    """
-    faults = Faults()
-    parsed: dict[str, Any] = {}
-    for key, value in settings.items():
-        if key not in PARSERS:
-            faults.add(f"{place(key)}: {_unknown_key(key, settings)}")
-        elif key == "portals" and is_tables(value):
-            with faults.noted():
-                tables = parse_tables(value, partial(place, key), KEYS)
-                config = replace(config, portal_tables=_joined(config.portal_tables, tables))
-                parsed[key] = PARSERS[key]([table.url for table in tables], key)
-        else:
-            try:
-                if key in PATHS and not by_shell:
-                    refuse_variables(value, key)
-                parsed[key] = PARSERS[key](value, key)
-            except (ConfigError, MalformedError, WrongTypeError) as error:
-                named = shown(error) if str(error).startswith(key) else f"{key}: {shown(error)}"
-                faults.add(f"{place(key)}: {named}")
-    faults.check()
-    return replace(config, **parsed)
+def default_path() -> Path:
+    """Return the path of the configuration file unless another is named; ConfigError."""
+    return user_directory("config", ConfigError) / "config.toml"
 
 
-def _unknown_key(key: str, settings: Mapping[str, object]) -> str:
-    said, value = f"unknown key '{shown(key)}'", settings[key]
-    if isinstance(value, dict) and did_you_mean(key, ["mounts"]):
-        named = next((f".{name}" for name, v in value.items() if isinstance(v, dict)), "")
-        return f"{said}; did you mean [mounts{shown(named)}]?"
-    return said + (did_you_mean(key, PARSERS) or f"; known ones: {', '.join(PARSERS)}")
-
-
-def _joined(tables: Iterable[PortalTable], later: Iterable[PortalTable]) -> tuple[PortalTable, ...]:
-    """Return all tables; a later one takes the place of another one of the same portal."""
-    return tuple({portal_identity(table.url): table for table in (*tables, *later)}.values())
+def path_to_read(file: str) -> Path | None:
+    """Return the path that is named, or the default one; None without a home directory."""
+    if file:
+        return Path(file)
+    with suppress(ConfigError):
+        return default_path()
+    return None
 
 
 def default_log_file(mountpoint: str) -> str:
@@ -175,15 +67,127 @@ def default_log_file(mountpoint: str) -> str:
     return str(user_directory("state", ConfigError) / "log" / f"{name}.log")
 
 
-def _mounts(file: ConfigFile, name: str) -> Mapping[str, dict[str, Any]]:
-    """Return the tables ``[mounts.NAME]``; that of `name` must exist."""
-    mounts = file.settings.get("mounts", {})
-    if not isinstance(mounts, dict) or not all(isinstance(m, dict) for m in mounts.values()):
-        raise ConfigError(f"{file.place('mounts')}: mounts: not tables like [mounts.home]")
-    if name and name not in mounts:
-        known = shown(", ".join(sorted(mounts))) or "there is none"
-        raise ConfigError(f"{file.path}: no table [mounts.{name}]; known ones: {known}")
-    return mounts
+def shown(value: object) -> str:
+    """Return text for a message: short, on one line, without control characters."""
+    found = str(value)[:_SHOWN_LIMIT]
+    return found if found.isprintable() else ascii(found)[1:-1]
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """A TOML file as it was read."""
+
+    path: Path
+    settings: dict[str, Any] = field(default_factory=dict, repr=False)
+    is_open_to_others: bool = False
+    """Whether other users can read or change it."""
+    _text: str = field(default="", repr=False)
+
+    @classmethod
+    def read(cls, path: Path, *, required: bool, patience: float = PIPE_TIMEOUT) -> Self:
+        """Read the file; ConfigError when that fails.
+
+        If it is not `required` and there is none, it counts as empty. `patience` is the seconds
+        that a pipe may take.
+        """
+        try:
+            with FileIO(path, opener=open_at_once) as file:
+                found = os.fstat(file.fileno())
+                if stat.S_ISREG(found.st_mode):
+                    raw = file.read(_SIZE_LIMIT + 1) or b""
+                else:
+                    raw = read_within(file, _SIZE_LIMIT + 1, patience)
+        except FileNotFoundError:
+            if required:
+                raise ConfigError(f"{path}: no such file") from None
+            return cls(path)
+        except TimeoutError:
+            raise ConfigError(
+                f"{path}: nothing was written to it for {patience:g} s; name a file, or a pipe "
+                "that a program writes to and closes"
+            ) from None
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}") from None
+        if len(raw) > _SIZE_LIMIT:
+            raise ConfigError(f"{path}: larger than {readable_size(_SIZE_LIMIT)}")
+        is_open = stat.S_ISREG(found.st_mode) and bool(found.st_mode & _ACCESS_OF_OTHERS)
+        try:
+            text = raw.decode("utf-8-sig")  # some editors begin a file with a BOM
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{path}: it is not text in UTF-8: {shown(error)}") from None
+        try:
+            return cls(path, tomllib.loads(text), is_open, text)
+        except (ValueError, RecursionError) as error:  # ValueError also for a huge number
+            if twice := _set_twice(text, str(error)):
+                raise ConfigError(f"{path}: {twice}") from None
+            raise ConfigError(f"{path}: it is not valid TOML: {shown(error)}") from None
+
+    def place(self, *keys: str | int) -> str:
+        """Return where a value stands, for a message: ``PATH: line 3``, or the path alone.
+
+        `keys` lead to it: names of keys, and positions in lists.
+        """
+        line = line_of(self._text, *keys)
+        return str(self.path) if line is None else f"{self.path}: line {line}"
+
+
+def _set_twice(text: str, reason: str) -> str:
+    """Return what to say of a key that is there twice; "" if tomllib gave another reason."""
+    if not _REPEATED.match(reason):
+        return ""
+    lines = text.rstrip().split("\n")
+    at = re.search(r"at line (\d+)", reason)
+    line = int(at[1]) if at else len(lines)
+    key = _KEY.match(lines[line - 1])
+    return f"line {line}: {shown(key[1] or key[2])} is set twice" if key else ""
+
+
+def line_of(text: str, *keys: str | int) -> int | None:
+    """Return the number of the line on which a value of a TOML document begins.
+
+    None if it is not there, or the document is too long to look for it. tomllib does not tell
+    lines, so beginnings of the document are parsed until the shortest that has the value is found.
+    """
+    lines = text.replace("\r\n", "\n").split("\n")
+    parsed = 0
+
+    def has_value(count: int) -> bool | None:
+        """Whether the first lines have the value; None if a value goes on behind them."""
+        nonlocal parsed
+        beginning = "\n".join(lines[:count])
+        parsed += len(beginning)
+        try:
+            return _has(tomllib.loads(beginning), keys)
+        except ValueError:
+            return None
+
+    without, first = 0, len(lines)  # these beginnings are whole; only the second has the value
+    if not has_value(first):
+        return None
+    while first - without > 1:
+        middle = (without + first) // 2
+        for count in (*range(middle, first), *range(middle - 1, without, -1)):
+            if parsed > _SEARCH_LIMIT:
+                return None
+            found = has_value(count)
+            if found is not None:
+                break
+        else:  # the value's own lines
+            break
+        without, first = (without, count) if found else (count, first)
+    return without + 1
+
+
+def _has(value: Any, keys: tuple[str | int, ...]) -> bool:
+    try:
+        for key in keys:
+            value = value[key]
+    except (KeyError, IndexError, TypeError):
+        return False
+    return True
+
+
+# --- what is in it, in the environment and in flags
 
 
 def load(
@@ -198,174 +202,223 @@ def load(
     """Read the configuration; flags that are None were not given.
 
     `file` replaces the default path and must then exist; `name` selects a table ``[mounts.NAME]``
-    whose keys override the file's own. ConfigError says where a bad value was found; the flags are
-    `given_by` the command line, or whoever else. `warn` is called when other users can read secrets
-    in the file.
+    whose keys override the file's own. ConfigError says where each bad value was found; the flags
+    are `given_by` the command line, or whoever else. `warn` is called when other users can read
+    secrets in the file.
     """
-    return load_with_origins(
-        flags, environ=environ, file=file, name=name, given_by=given_by, warn=warn
-    ).config
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedConfig:
-    """A configuration, and where each of its values was set."""
-
-    config: Config
-    path: Path | None
-    """The file that was looked for; None if the user has no home directory where it could be."""
-    unused: Collection[str]
-    """Keys that have their defaults, as their values belong to portals which are not used."""
-    _places: Mapping[str, Place]
-
-    def origin(self, key: str) -> str:
-        """Return where a key is set; "" if nowhere."""
-        place = self._places.get(key)
-        return place(key) if place is not None else ""
-
-
-def load_with_origins(
-    flags: Mapping[str, object],
-    *,
-    environ: Mapping[str, str],
-    file: str = "",
-    name: str = "",
-    given_by: str = "command line",
-    warn: Callable[[str], None] = lambda text: None,
-) -> LoadedConfig:
-    """Read the configuration as `load` does, and say where each value comes from."""
     path = default_path() if name and not file else path_to_read(file)
     read = ConfigFile.read(path, required=bool(file)) if path else ConfigFile(Path("none"))
-    environment = _environment(environ)
+    found = _Layers()
+    found.add_file(read, name)
+    if found.has_secrets and read.is_open_to_others:
+        warn(f"{path}: others can read or change it, and it holds secrets; `chmod 600 {path}`")
+    environment = found.environment(environ)
+    for_any = "portals" not in environment
+    found.add(environment, lambda key, *_: f"{PREFIX}{str(key).upper()}", for_any=for_any)
     given = {key: value for key, value in flags.items() if value is not None}
-
-    found, faults = _Settings(), Faults()
-    with faults.noted():
-        _add_file(found, read, name, warn)
-    with faults.noted():
-        found.add(
-            environment,
-            lambda key, *_: f"{ENVIRONMENT_PREFIX}{str(key).upper()}",
-            is_for_any="portals" not in environment,
-        )
-    with faults.noted():
-        found.add(given, lambda *_: given_by, by_shell=True)
-    faults.check()
-    config, foreign = found.config_in_use(environment.keys() | given.keys())
-    return LoadedConfig(config, path, foreign, found.places)
-
-
-def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the keys that the environment sets; ConfigError for a variable that is misspelt."""
-    variables = {f"{ENVIRONMENT_PREFIX}{key.upper()}": key for key in PARSERS}
-    known = [name.removeprefix(ENVIRONMENT_PREFIX) for name in (*variables, *OTHER_VARIABLES)]
-    for name in sorted(environ):
-        rest = name.removeprefix(ENVIRONMENT_PREFIX)
-        if rest != name and rest not in known:
-            advice = did_you_mean(rest, known, f"{ENVIRONMENT_PREFIX}{{}}")
-            if advice:  # others may use the prefix too
-                raise ConfigError(f"{shown(name)}: there is no such variable{advice}")
-    for name in (f"{ENVIRONMENT_PREFIX}{key.upper()}" for key in PATHS):
-        if environ.get(name) == "":
-            raise ConfigError(f"{name}: it is an empty path; remove the variable, or name a file")
-    return {key: value for name, key in variables.items() if (value := environ.get(name))}
+    found.add(given, lambda *_: given_by, by_shell=True)
+    return found.config(environment.keys() | given.keys())
 
 
 def for_named_portals(environ: Mapping[str, str]) -> Mapping[str, str]:
     """Return the environment without keys of one portal that belong to whichever a command uses:
     a command that uses two kinds gives them to one of these only.
     """
-    if environ.get(f"{ENVIRONMENT_PREFIX}PORTALS"):
+    if environ.get(f"{PREFIX}PORTALS"):
         return environ
-    for_any = {f"{ENVIRONMENT_PREFIX}{key.upper()}" for key in _PORTAL_KEYS}
-    return {name: value for name, value in environ.items() if name not in for_any}
+    of_one = {f"{PREFIX}{key.upper()}" for key, setting in SETTINGS.items() if setting.of_one}
+    return {name: value for name, value in environ.items() if name not in of_one}
 
 
-def _add_file(found: "_Settings", file: ConfigFile, name: str, warn: Callable[[str], None]) -> None:
-    mounts, faults = _mounts(file, name), Faults()
-    at_top = {key: value for key, value in file.settings.items() if key != "mounts"}
-    with faults.noted():
-        found.add(at_top, file.place)
-    has_secrets = _has_secrets(found.config)
-    of_file = found.config
-    for each, table in mounts.items():  # errors in tables that are not used are reported too
+class _Given(NamedTuple):
+    """A value of a setting."""
 
-        def place(*keys: str | int, each: str = each) -> str:
-            return f"{file.place('mounts', each, *keys)}: [mounts.{shown(each)}]"
-
-        with faults.noted():
-            has_secrets = _has_secrets(_merged(of_file, table, place)) or has_secrets
-            if each == name:
-                found.add(table, place)
-    faults.check()
-    if has_secrets and file.is_open_to_others:
-        path = file.path
-        warn(f"{path}: others can read or change it, and it holds secrets; `chmod 600 {path}`")
+    value: Any
+    place: Place
+    owners: Set[object] | None
+    """The portals that it belongs to; None: any."""
 
 
-def _has_secrets(config: Config) -> bool:
-    return any(getattr(config, key) for key in CREDENTIALS) or any(
-        table.has_credentials for table in config.portal_tables
-    )
+class _Table(NamedTuple):
+    """A table ``[[portals]]``."""
+
+    url: str
+    values: dict[str, Any]
+    place: Place
 
 
-class _Settings:
-    """A configuration, and where its keys come from."""
+class _Layers:
+    """What has been set so far, and what is wrong with it."""
 
     def __init__(self) -> None:
-        self.config = Config()
-        self._owners: dict[str, tuple[str, ...]] = {}  # portals that a key belongs to; (): any
-        self.places: dict[str, Place] = {}
+        self._faults: list[str] = []
+        self._given: dict[str, _Given] = {}
+        self._tables: dict[object, _Table] = {}  # by the portal's identity
+        self.has_secrets = False
+
+    @property
+    def _portals(self) -> Mapping[object, str]:
+        """The addresses of the portals that are named so far, by their identities."""
+        urls = self._given["portals"].value if "portals" in self._given else ()
+        return {portal_identity(url): url for url in Config(portals=urls).portal_urls}
+
+    def add_file(self, file: ConfigFile, name: str) -> None:
+        mounts = file.settings.pop("mounts", {})
+        self.add(file.settings, file.place)
+        if not isinstance(mounts, dict) or not all(isinstance(m, dict) for m in mounts.values()):
+            self._fault(file.place("mounts"), "mounts: not tables like [mounts.home]")
+            return
+        if name and name not in mounts:
+            known = shown(", ".join(sorted(mounts))) or "there is none"
+            self._fault(str(file.path), f"no table [mounts.{name}]; known ones: {known}")
+        for each, table in mounts.items():
+
+            def place(*keys: str | int, each: str = each) -> str:
+                return f"{file.place('mounts', each, *keys)}: [mounts.{shown(each)}]"
+
+            if each == name:
+                self.add(table, place)
+            else:  # its errors are reported too
+                self._parsed(table, place)
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return what the environment sets; a variable that is misspelt is an error."""
+        known = {f"{PREFIX}{key.upper()}": key for key in SETTINGS}
+        names = [name.removeprefix(PREFIX) for name in (*known, *_OTHER_VARIABLES)]
+        for name in sorted(environ):
+            key, rest = known.get(name), name.removeprefix(PREFIX)
+            if key and SETTINGS[key].is_path and not environ[name]:
+                self._fault(name, "it is an empty path; remove the variable, or name a file")
+            elif rest not in (name, *names):
+                advice = did_you_mean(rest, names, f"{PREFIX}{{}}")
+                if advice:  # others may use the prefix too
+                    self._fault(shown(name), f"there is no such variable{advice}")
+        return {key: environ[name] for name, key in known.items() if environ.get(name)}
 
     def add(
         self,
-        settings: Mapping[str, object],
+        given: Mapping[str, object],
         place: Place,
         *,
-        is_for_any: bool = False,
+        for_any: bool = False,
         by_shell: bool = False,
     ) -> None:
-        """Add settings that override all before. `is_for_any`: they belong to whichever portal."""
-        self.config = _merged(self.config, settings, place, by_shell=by_shell)
-        owners = () if is_for_any else self.config.portal_urls
-        self._owners |= dict.fromkeys(_PORTAL_KEYS & settings.keys(), owners)
-        self.places |= dict.fromkeys(settings, place)
+        """Add settings that override all before. `for_any`: they belong to whichever portal;
+        `by_shell`: a shell has replaced the variables in them.
+        """
+        found = self._parsed(given, place, by_shell=by_shell)
+        self._tables |= found.pop("portal_tables", {})
+        for key, value in found.items():
+            self._given[key] = _Given(value, place, None)
+        for key in () if for_any else found:
+            if SETTINGS[key].of_one:
+                self._given[key] = _Given(found[key], place, self._portals.keys())
 
-    def config_in_use(self, later: Collection[str]) -> tuple[Config, set[str]]:
-        """Return the configuration without what belongs to other portals than those used, and the
-        keys that were left out.
+    def _parsed(
+        self,
+        given: Mapping[str, object],
+        place: Place,
+        known: Mapping[str, Setting] = SETTINGS,
+        *,
+        by_shell: bool = False,
+    ) -> dict[str, Any]:
+        """Return the values of keys; what tables of portals set is in `portal_tables`."""
+        found: dict[str, Any] = {}
+        for key, value in given.items():
+            setting = known.get(key)
+            try:
+                if setting is None:
+                    self._fault(place(key), _unknown_key(key, value, known))
+                elif key == "portals" and _is_tables(value):
+                    tables = found["portal_tables"] = dict(self._tables_of(value, place))
+                    found[key] = tuple(url for url, _, _ in tables.values())
+                else:
+                    if setting.is_path and not by_shell:
+                        refuse_variables(value, key)
+                    found[key] = setting.parse(value, key)
+                    self.has_secrets |= setting.secret and bool(value)
+            except (MalformedError, WrongTypeError) as error:
+                named = "" if str(error).startswith(key) else f"{key}: "
+                self._fault(place(key), f"{named}{shown(error)}")
+        return found
+
+    def _tables_of(self, given: list[object], place: Place) -> Iterator[tuple[object, _Table]]:
+        """Yield the tables ``[[portals]]`` by the identities of their portals."""
+        seen = set()
+        for number, table in enumerate(given):
+
+            def of_table(*keys: str | int, number: int = number) -> str:
+                return f"{place('portals', number, *keys)}: [[portals]] {number + 1}"
+
+            if not isinstance(table, dict):
+                self._fault(of_table(), "addresses and tables cannot be mixed")
+                continue
+            values = self._parsed(table, of_table, OF_ONE_PORTAL)
+            if "url" not in table:
+                self._fault(of_table(), "it has no url")
+            if url := values.pop("url", ""):
+                identity = portal_identity(url)
+                if identity in seen:
+                    self._fault(of_table(), f"{url} is listed twice")
+                seen.add(identity)
+                yield identity, _Table(url, values, of_table)
+
+    def _fault(self, place: str, what: str) -> None:
+        self._faults.append(f"{place}: {what}")
+
+    def config(self, later: Collection[str]) -> Config:
+        """Return the configuration without what belongs to other portals than those used.
 
         Keys that were set `later` than the file replace those of a portal's table.
         """
-        used = _identities(self.config.portal_urls)
-        owners = self._owners.items()
-        foreign = {key for key, urls in owners if urls and used - _identities(urls)}
-        replaced = {key for key in OPTION_KEYS if key in later} - foreign
-        tables = self.config.portal_tables
-        found = replace(
-            self.config,
-            portal_tables=tuple(
-                table.without(replaced) for table in tables if _identities([table.url]) <= used
-            ),
-            **{key: getattr(Config(), key) for key in foreign},
-        )
-        self._check_single_portal(found)
-        return found, foreign
-
-    def _check_single_portal(self, config: Config) -> None:
-        """ConfigError for a key of one portal that is set for several."""
-        if len(config.portals) < 2:
-            return
-        keys = list(_SINGLE_PORTAL_KEYS)
-        if any(table.has_credentials for table in config.portal_tables):
-            keys.append("node_url")  # it would get the credentials of one of them
-        for key in keys:
-            if getattr(config, key):
-                raise ConfigError(
-                    f"{self.places[key](key)}: {key}: name a single portal with it, which it "
-                    "belongs to, or set it in the portal's own table [[portals]]"
+        self._check()
+        used = self._portals
+        places: dict[object, Place] = {key: each.place for key, each in self._given.items()}
+        values = {}
+        for key, (value, place, owners) in self._given.items():
+            if owners is None or used.keys() <= owners:
+                values[key] = value
+            else:
+                places[key] = partial(_of_another_portal, place)
+        tables = {}
+        for identity in used.keys() & self._tables.keys():
+            _, table, places[identity] = self._tables[identity]
+            tables[identity] = {k: table[k] for k in table if not (k in later and k in values)}
+        secrets = [key for key, setting in OF_ONE_PORTAL.items() if setting.secret]
+        is_secret = any(table.get(key) for table in tables.values() for key in secrets)
+        for key in values if len(used) > 1 else ():
+            # The node would get the credentials of one of them.
+            if SETTINGS[key].of_one and values[key] and (is_secret or key != "node_url"):
+                self._fault(
+                    places[key](key),
+                    f"{key}: name a single portal with it, which it belongs to, or set it in the "
+                    "portal's own table [[portals]]",
                 )
+        self._check()
+        return Config(**values, portal_tables=tables, places=places)
+
+    def _check(self) -> None:
+        if self._faults:
+            raise ConfigError("; also ".join(dict.fromkeys(self._faults)))
 
 
-def _identities(urls: Iterable[str]) -> set[object]:
-    return {portal_identity(url) for url in urls}
+def _is_tables(value: object) -> TypeGuard[list[object]]:
+    """Whether a value of the key `portals` is tables, not addresses."""
+    if isinstance(value, dict):
+        raise MalformedError("a portal's table begins with [[portals]], in two brackets each")
+    return isinstance(value, list) and any(isinstance(each, dict) for each in value)
+
+
+def _unknown_key(key: str, value: object, known: Mapping[str, Setting]) -> str:
+    said = f"unknown key '{shown(key)}'"
+    if known is SETTINGS and isinstance(value, dict) and did_you_mean(key, ["mounts"]):
+        named = next((f".{name}" for name, each in value.items() if isinstance(each, dict)), "")
+        return f"{said}; did you mean [mounts{shown(named)}]?"
+    said += did_you_mean(key, known) or f"; known ones: {', '.join(known)}"
+    is_misplaced = known is not SETTINGS and key in SETTINGS
+    above = f"; put '{key}' above the first table, it is not of one portal"
+    return said + above * is_misplaced
+
+
+def _of_another_portal(place: Place, key: str) -> str:
+    return f"default; that of {place(key)} belongs to another portal"

@@ -8,14 +8,15 @@ import os
 import socket
 import struct
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from skymount.errors import ConfigError, MalformedError
-from skymount.portal.options import DEFAULT_SVC_PORTAL_URL, is_local, parse_portal_url
+from skymount.errors import AccessDeniedError, ConfigError, MalformedError
+from skymount.settings import DEFAULT_SVC_PORTAL_URL, Config
 from skymount.storage import atomic_file
 from skymount.user_directories import user_directory
+from skymount.values import is_local, parse_portal_url
 
 ADDRESS_FILE = "address"
 
@@ -46,6 +47,21 @@ def find() -> DefaultPortal:
     with suppress(ConfigError):  # without a home there is no portal of one's own
         return DefaultPortal(read_address(default_data()), owner)
     return DefaultPortal("", owner)
+
+
+def with_default_portal(settings: Config, advice: str) -> Config:
+    """Return the settings with the portal that is used if none is named; AccessDeniedError if that
+    is another user's. `advice` is how another one is named.
+    """
+    if settings.portals:
+        return settings
+    found = find()
+    if not found.url:
+        raise AccessDeniedError(
+            f"{settings.default_portal}: another user (uid {found.foreign_uid}) listens there, who "
+            f"would see what you send, so it is not used by default; name a portal with {advice}"
+        )
+    return replace(settings, default_portal=found.url)
 
 
 def foreign_owner(url: str) -> int | None:

@@ -9,8 +9,9 @@ import trio
 
 from skymount.cli.options import load_settings
 from skymount.cli.session import client, content, run
-from skymount.config import Config
 from skymount.errors import NotFoundError, PortalError
+from skymount.settings import Config
+from skymount.wire.dialect import SKYNET
 from tests.fakes.portal import FakePortal, in_thread
 from tests.fakes.skyfiles import of_files
 
@@ -58,7 +59,7 @@ def test_flags_go_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("XDG_CONFIG_HOME", "/nonexistent")
     assert load_settings().portals == ("http://a.example",)
     found = load_settings(portals=("http://b.example",), dialect="skynet", verify="require")
-    assert (found.portals, found.dialect) == (("http://b.example",), "skynet")
+    assert (found.portals, found.dialect) == (("http://b.example",), SKYNET)
     assert found.verify.value == "require"
 
 

@@ -9,8 +9,8 @@ import trio.testing
 
 from skymount.content.opening import ContentSettings, DiskSettings, open_content
 from skymount.errors import CacheError, MalformedError, StorageError
+from skymount.policies import VerifyPolicy
 from skymount.portal.ledger.ledger import Ledger
-from skymount.portal.policies import VerifyPolicy
 from tests.fakes.content_stack import open_at
 from tests.fakes.entries import FakeRegistry, portals_of
 from tests.portal.registry.entries import ref, signed

@@ -12,7 +12,7 @@ from tests.skymount_process import Done, Sandbox, clear_mounts, has_ended, mount
 
 _PROGRAM = """
 import os, sys
-from skymount.config import Config
+from skymount.settings import Config
 from skymount.daemon.daemonize import run_in_background
 from skymount.daemon.log import log_to
 from skymount.errors import MountError

@@ -15,7 +15,7 @@ _PROGRAM = """
 import json, logging
 import trio
 from skymount.daemon.embedded_portal import EmbeddedPortal, is_reachable
-from skymount.portal.options import DEFAULT_SVC_PORTAL_URL
+from skymount.settings import DEFAULT_SVC_PORTAL_URL
 
 logging.basicConfig(format="%(message)s")
 told = []

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from skymount.config import Config
 from skymount.daemon.mount_service import run
 from skymount.daemon.readiness import Report
 from skymount.errors import MountError
+from skymount.settings import Config
 from tests.fakes.portal import FakePortal, in_thread
 from tests.fakes.skyfiles import of_files
 from tests.fuse_device import mounts
@@ -17,7 +17,7 @@ from tests.skymount_process import Sandbox, mounts_at, output
 
 _PROGRAM = """
 import sys
-from skymount.config import Config
+from skymount.settings import Config
 from skymount.daemon.mount_service import run
 from skymount.daemon.readiness import Report
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from skymount.config import Config
 from skymount.daemon.embedded_portal import EmbeddedPortal
 from skymount.daemon.readiness import Report, announce
 from skymount.fs.skylinks.waiting_reads import KERNEL_LIMIT, WaitingReads
+from skymount.settings import Config
 from tests.fakes.portal import FakePortal, running
 
 

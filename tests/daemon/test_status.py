@@ -8,7 +8,6 @@ from typing import Any
 
 import trio
 
-from skymount.config import Config
 from skymount.content.cache.memory_cache import MemoryCache
 from skymount.daemon.embedded_portal import EmbeddedPortal
 from skymount.daemon.metrics import render
@@ -18,6 +17,7 @@ from skymount.fs.failures import FailureLog
 from skymount.fs.skylinks.tree_cache import TreeCache, TreeCacheConfig
 from skymount.portal.failover.health import HealthFigures, PortalHealth
 from skymount.portal.ledger.owed_entry import OwedTotal
+from skymount.settings import Config
 
 
 def failing_portal() -> HealthFigures:

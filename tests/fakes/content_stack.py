@@ -24,7 +24,7 @@ from skymount.portal.client.client import PortalClient
 from skymount.portal.failover.health import HedgeBudget
 from skymount.portal.failover.portals import Portals
 from skymount.portal.failover.rounds import FailoverConfig
-from skymount.portal.options import PortalOptions
+from skymount.settings import Config, PortalOptions
 from tests.fakes.portal import FakePortal, running
 
 _DISK = 1 << 30  # bytes
@@ -58,7 +58,9 @@ OpenContentStack = Callable[..., AbstractAsyncContextManager[ContentStack]]
 def open_at(*urls: str, **settings: Any) -> AbstractAsyncContextManager[Content]:
     """Open what reads content at some portals."""
     given: dict[str, Any] = {"silence": 20.0, "verify": VerifyPolicy.AVAILABLE, "memory": 8 << 20}
-    return open_content(ContentSettings(portals={url: {} for url in urls}, **given | settings))
+    return open_content(
+        ContentSettings(portals=Config(portals=tuple(urls)).portal_options, **given | settings)
+    )
 
 
 @asynccontextmanager

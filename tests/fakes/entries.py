@@ -23,7 +23,7 @@ from skymount.portal.client.base import PortalReader
 from skymount.portal.failover.portals import Portals
 from skymount.portal.http.client import HttpClient
 from skymount.portal.http.response import Headers, Response
-from skymount.portal.options import PortalOptions
+from skymount.settings import PortalOptions
 from skymount.wire.http.requests import Request
 from skymount.wire.registry_entry import (
     MAX_REVISION,

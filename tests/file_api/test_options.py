@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from skymount.errors import MalformedError, WrongTypeError
-from skymount.file_api.options import FileOptions
+from skymount.file_api.options import ChosenOptions
 
 
 def test_what_is_not_said_is_as_configured(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -14,10 +14,13 @@ def test_what_is_not_said_is_as_configured(home: Path, monkeypatch: pytest.Monke
     file.parent.mkdir(parents=True)
     file.write_text('portals = ["http://file.example"]\nverify = "require"\ndisk_cache = "1 GiB"\n')
     monkeypatch.setenv("SKYMOUNT_VERIFY", "off")
-    config = FileOptions.parse().settings().config
+    config = ChosenOptions.parse().settings().config
     assert config.portals == ("http://file.example",)
     assert (config.verify, config.disk_cache) == ("off", 1 << 30)
-    own = FileOptions.parse("http://own.example", "available", "2 GiB", "key").settings().config
+    given = ChosenOptions.parse(
+        portals="http://own.example", verify="available", disk_cache="2 GiB", api_key="key"
+    )
+    own = given.settings().config
     assert own.portals == ("http://own.example",)
     assert (own.verify, own.disk_cache, own.api_key) == ("available", 2 << 30, "key")
 
@@ -26,7 +29,7 @@ def test_what_is_not_said_is_as_configured(home: Path, monkeypatch: pytest.Monke
     ("given", "size"), [(True, 2 << 30), (None, 2 << 30), (False, 0), (0, 0), ("off", 0), (9, 9)]
 )
 def test_the_disk_cache(given: bool | int | str | None, size: int) -> None:
-    assert FileOptions.parse(disk_cache=given).settings().config.disk_cache == size
+    assert ChosenOptions.parse(disk_cache=given).settings().config.disk_cache == size
 
 
 @pytest.mark.parametrize(
@@ -39,15 +42,15 @@ def test_the_disk_cache(given: bool | int | str | None, size: int) -> None:
 def test_values_that_cannot_be_used(given: dict[str, object]) -> None:
     """P3: an option that cannot be used is a ValueError, at once."""
     with pytest.raises(MalformedError):
-        FileOptions.parse(**given)  # type: ignore[arg-type]
+        ChosenOptions.parse(**given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("given", [{"verify": 1}, {"api_key": b"x"}])
 def test_values_of_a_wrong_type(given: dict[str, object]) -> None:
     with pytest.raises(WrongTypeError):
-        FileOptions.parse(**given)  # type: ignore[arg-type]
+        ChosenOptions.parse(**given)  # type: ignore[arg-type]
 
 
 def test_an_error_does_not_name_a_command_line() -> None:
     with pytest.raises(ValueError, match=r"^options: portals: bad portal URL 'ftp://x': "):
-        FileOptions.parse(portals="ftp://x")
+        ChosenOptions.parse(portals="ftp://x")

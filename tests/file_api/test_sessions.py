@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 import skymount
-from skymount.config import Config
 from skymount.file_api.location import Location
-from skymount.file_api.options import FileOptions, Settings
+from skymount.file_api.options import ChosenOptions, Settings
 from skymount.file_api.session import Session
 from skymount.file_api.sessions import SESSIONS, Sessions
+from skymount.settings import Config
 from tests.fakes import portal as faults
 from tests.fakes.portal import FakePortal, in_thread
 from tests.fakes.skyfiles import FakeSkyfile, noise, of_files
@@ -38,7 +38,7 @@ def until(so: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def look(sessions: Sessions, site: FakeSkyfile, options: FileOptions) -> int:
+def look(sessions: Sessions, site: FakeSkyfile, options: ChosenOptions) -> int:
     settings = options.settings()
     location = Location(site.skylink)
 
@@ -51,11 +51,11 @@ def look(sessions: Sessions, site: FakeSkyfile, options: FileOptions) -> int:
 def test_a_session_ends_when_it_is_idle(site: FakeSkyfile) -> None:
     """P7: it ends after some time without use, and opens again."""
     sessions = Sessions(idle=0.2)
-    rows = look(sessions, site, FileOptions())
+    rows = look(sessions, site, ChosenOptions())
     assert (len(sessions), threads()) == (1, 1)
     until(lambda: threads() == 0)
     assert len(sessions) == 0
-    assert look(sessions, site, FileOptions()) == rows
+    assert look(sessions, site, ChosenOptions()) == rows
     sessions.close()
     assert threads() == 0
 
@@ -63,7 +63,7 @@ def test_a_session_ends_when_it_is_idle(site: FakeSkyfile) -> None:
 def test_no_more_than_some_stay_open(site: FakeSkyfile) -> None:
     """P7: each set of options has a thread; at most so many stay open."""
     sessions = Sessions(most=2)
-    sets = [FileOptions(disk_cache=size << 20) for size in range(100, 106)]
+    sets = [ChosenOptions.parse(disk_cache=size << 20) for size in range(100, 106)]
     for options in sets:
         look(sessions, site, options)
         look(sessions, site, sets[0])
@@ -79,7 +79,7 @@ def test_those_in_use_stay_open(site: FakeSkyfile, fake: FakePortal) -> None:
     slow = of_files({"slow": b"x"})
     fake.add(slow)
     fake.fault(faults.waits(1.0), slow.name)
-    sets = [FileOptions(disk_cache=size << 20) for size in range(100, 103)]
+    sets = [ChosenOptions.parse(disk_cache=size << 20) for size in range(100, 103)]
     with ThreadPoolExecutor(3) as pool:
         found = list(pool.map(lambda options: look(sessions, slow, options), sets))
     assert found == [2, 2, 2]
@@ -136,12 +136,12 @@ def test_a_configuration_that_became_wrong_is_said_at_once(site: FakeSkyfile, ho
 @pytest.mark.parametrize("name", ["https_proxy", "NO_PROXY", "SSL_CERT_FILE", "XDG_CACHE_HOME"])
 def test_a_changed_variable_needs_a_new_session(name: str, tmp_path: Path) -> None:
     """P6: also one that is not of the configuration."""
-    before = FileOptions().settings()
-    assert FileOptions().settings() is before
+    before = ChosenOptions().settings()
+    assert ChosenOptions().settings() is before
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(name, str(tmp_path))
-        assert FileOptions().settings() != before
-    assert FileOptions().settings() == before
+        assert ChosenOptions().settings() != before
+    assert ChosenOptions().settings() == before
 
 
 def test_settings_of_portals_with_tables(home: Path) -> None:
@@ -152,7 +152,7 @@ def test_settings_of_portals_with_tables(home: Path) -> None:
     for key in ("a", "b"):
         file.write_text(f'[[portals]]\nurl = "http://portal.example"\napi_key = "{key}"\n')
         file.chmod(0o600)
-        found.add(FileOptions().settings())
+        found.add(ChosenOptions().settings())
     assert len(found) == 2
     assert '"' not in repr(found)
 
@@ -174,11 +174,11 @@ def test_a_session_that_cannot_open() -> None:
 def test_a_session_whose_thread_has_ended(site: FakeSkyfile) -> None:
     """It is replaced, whatever ended the thread."""
     sessions = Sessions()
-    rows = look(sessions, site, FileOptions())
+    rows = look(sessions, site, ChosenOptions())
     (slot,) = sessions._slots.values()
     assert slot.thread is not None
     slot.thread.stop()
-    assert look(sessions, site, FileOptions()) == rows
+    assert look(sessions, site, ChosenOptions()) == rows
     sessions.close()
 
 
@@ -267,9 +267,9 @@ def test_the_end_of_a_process(site: FakeSkyfile) -> None:
 
 def test_the_key_is_never_shown() -> None:
     """P6: the `api_key` is in no `repr` and no error."""
-    options = FileOptions.parse(portals="http://127.0.0.1:9", api_key="hunter2")
+    options = ChosenOptions.parse(portals="http://127.0.0.1:9", api_key="hunter2")
     assert "hunter2" not in repr(options)
     assert "hunter2" not in repr(skymount.Path("A" * 46, api_key="hunter2")._files)
     with pytest.raises(ValueError, match="single portal") as caught:
-        FileOptions.parse(portals=["http://a.example", "http://b.example"], api_key="hunter2")
+        ChosenOptions.parse(portals=["http://a.example", "http://b.example"], api_key="hunter2")
     assert "hunter2" not in str(caught.value)

@@ -13,8 +13,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from skymount.cli.link_target import ParsedLink
-from skymount.config import ENVIRONMENT_PREFIX, Config, load
-from skymount.config_values import parse_size
+from skymount.config import PREFIX, load
 from skymount.content.cache import block_format
 from skymount.content.cache.block_file import read as read_block
 from skymount.content.cache.buffer_pool import BufferPool
@@ -38,6 +37,8 @@ from skymount.server.http.forms import FormReader, parse_query
 from skymount.server.http_error import HttpError
 from skymount.server.storage.skykey_store import SkykeyStore
 from skymount.server.upload.rules import PartList, UploadQuery, describe_upload
+from skymount.settings import Config
+from skymount.values import parse_size
 from skymount.wire.base_sector import Layout
 from skymount.wire.metadata import Metadata, Subfile, encode_metadata, parse_metadata
 from skymount.wire.skydb_document import encode_document
@@ -409,10 +410,10 @@ def environment(data: bytes) -> None:
     name, text = text_of(key), text_of(value)
     if name in Config.__dataclass_fields__:
         empty = str(_file("empty.toml", b""))
-        variables = {ENVIRONMENT_PREFIX + name.upper(): text}
+        variables = {PREFIX + name.upper(): text}
         attempt(lambda: load({}, environ=variables, file=empty), errors=ConfigError)
         attempt(lambda: load({name: text}, environ={}, file=empty), errors=ConfigError)
-    size = attempt(parse_size, text, errors=ConfigError)
+    size = attempt(parse_size, text)
     assert size is None or size >= 0
 
 

@@ -16,7 +16,8 @@ from skymount.portal.http.http11 import HTTP11Connection
 from skymount.portal.http.response import Headers, error_for, parse_retry_after
 from skymount.portal.http.response_body import Body
 from skymount.portal.http.response_head import LINES_LIMIT, SMALL_LIMIT, HeadBuffer, RawHead
-from skymount.portal.options import PortalOptions, is_local, parse_portal_url
+from skymount.settings import PortalOptions
+from skymount.values import is_local, parse_portal_url
 from tests.fuzz.engine import attempt, pieces, target
 from tests.fuzz.wire import text_of
 

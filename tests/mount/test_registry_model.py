@@ -32,8 +32,8 @@ from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.pending_write import PendingWrite
 from skymount.portal.ledger.revision_marks import EntryId
-from skymount.portal.options import PortalOptions
 from skymount.portal.registry.verified_registry import VerifiedRegistry
+from skymount.settings import PortalOptions
 from skymount.wire.registry_entry import SignedEntry, hash_data_key
 from tests.mount.keys import HOME, Owner, Program, until
 from tests.mount.scripted import ScriptedPortal, scripted_portal

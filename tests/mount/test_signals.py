@@ -177,7 +177,7 @@ def test_the_journal_gets_priorities(sandbox: Sandbox, portal: str) -> None:
 
 def test_a_wrong_level(sandbox: Sandbox) -> None:
     said = sandbox.fail("mount", "--log-level", "loud", sandbox.directory(), code=2)
-    assert "log_level: not one of debug, info, warning, error" in said
+    assert "'loud' is not one of 'debug', 'info', 'warning', 'error'" in said
 
 
 def test_verbose(sandbox: Sandbox, portal: str) -> None:

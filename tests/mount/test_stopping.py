@@ -41,7 +41,7 @@ os.write(1, os.pread(file, 1 << 20, 0))
 """
 
 WITH_LONG_GRACE = """
-from skymount.config import Config
+from skymount.settings import Config
 from skymount.daemon.mount_service import run
 from skymount.daemon.readiness import Report
 import logging, sys

@@ -23,7 +23,7 @@ from skymount.errors import (
 from skymount.portal import PortalClient, RegistryEntry, gen_key_pair_from_seed
 from skymount.portal.client.registry import Registry
 from skymount.portal.client.skydb import SkyDB
-from skymount.portal.options import CallOptions, CommonOptions
+from skymount.settings import CallOptions, CommonOptions
 from skymount.wire.skykey import Kind, Skykey
 from tests.fakes import portal as fake
 from tests.fakes.portal import FakePortal, Reply, Request, running

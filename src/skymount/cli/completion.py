@@ -37,7 +37,7 @@ def key_names(_: click.Context, __: click.Parameter, incomplete: str) -> list[st
 
 def mount_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Complete NAME of a table [mounts.NAME] of the configuration."""
-    from skymount.config_file import ConfigFile, default_path
+    from skymount.config import ConfigFile, default_path
 
     chosen = ctx.params.get("config_file")
     path = Path(chosen or default_path())

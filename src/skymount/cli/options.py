@@ -1,34 +1,35 @@
-"""Options that several commands share."""
+"""Options that several commands share; those of settings come from their declarations."""
 
 import os
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import click
 
 from skymount.cli import completion
 from skymount.errors import ConfigError
-
-if TYPE_CHECKING:
-    from skymount.config import Config
+from skymount.settings import SETTINGS, Config, Setting
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_SILENT = "Seconds that a portal may stay silent."
-
-_FLAGS = ("portals", "dialect", "timeout", "user_agent", "config_file", "verify")
+_PORTAL = ("portals", "dialect", "timeout", "user_agent")
 
 
 def load_settings(
-    *, name: str = "", config_file: str | None = None, portals: Sequence[str] = (), **flags: object
-) -> "Config":
+    *,
+    name: str = "",
+    config_file: str | None = None,
+    portals: Sequence[str] | None = (),
+    **flags: object,
+) -> Config:
     """Read the configuration and override it with flags; `name` selects the table of a mount."""
     from skymount import config
     from skymount.cli.output import warn
 
-    given = {"portals": list(filter(None, portals)) or None, **flags}
+    given = {"portals": list(filter(None, portals or ())) or None, **flags}
     return config.load(given, environ=os.environ, file=config_file or "", name=name, warn=warn)
 
 
@@ -82,32 +83,90 @@ wait_option = click.option(
     help="How long the portal may look for the entry, at most 300 s.",
 )
 
+config_option = click.option(
+    "--config",
+    "config_file",
+    type=PathType(),
+    metavar="FILE",
+    shell_complete=completion.files,
+    help="Configuration file.",
+)
 
-def portal_options(command: F) -> F:
-    """Add the options that name portals; the command gets the configuration as `settings`."""
-    return _portal_options(_with_settings(command), _SILENT)
+
+def _option(name: str, setting: Setting) -> Callable[[F], F]:
+    form: dict[str, Any] = {"help": setting.sentence}
+    last = setting.flag.split()[-1]
+    if last not in setting.options:
+        form["metavar"] = last
+    kind = type(setting.default)
+    if kind is bool:
+        form |= {"flag_value": not setting.default, "type": bool, "default": None}
+        if setting.default:
+            form["help"] = f"Do not {setting.sentence[0].lower()}{setting.sentence[1:]}"
+    elif kind is tuple:
+        form["multiple"] = True
+        form["help"] += " Can be repeated."
+        form["callback"] = lambda _, __, given: setting.kind.read(" ".join(given)) or None
+    elif setting.is_path:
+        form |= {"type": PathType(), "shell_complete": completion.files}
+    elif issubclass(kind, StrEnum):
+        form["type"] = click.Choice(list(kind), case_sensitive=False)
+    return click.option(*setting.options, name, **form)
 
 
-def reading_options(command: F) -> F:
-    """Add `portal_options` and ``--verify``."""
-    return portal_options(_verify_option(command))
+def setting_options(*names: str) -> Callable[[F], F]:
+    """Add the options of settings, and ``--config``; the command gets each as a parameter."""
+
+    def add(command: F) -> F:
+        command = config_option(command)
+        for name in reversed(names):
+            command = _option(name, SETTINGS[name])(command)
+        return command
+
+    return add
+
+
+def _settings(*names: str) -> Callable[[F], F]:
+    """Add the options of settings; the command gets the configuration as `settings`."""
+
+    def add(command: F) -> F:
+        @wraps(command)
+        def with_settings(**parameters: Any) -> Any:
+            given = {name: parameters.pop(name) for name in (*names, "config_file")}
+            return command(settings=_with_default(load_settings(**given)), **parameters)
+
+        return setting_options(*names)(cast("F", with_settings))
+
+    return add
+
+
+portal_options = _settings(*_PORTAL)
+reading_options = _settings(*_PORTAL, "verify")
+
+
+def _with_default(settings: Config, flag: str = "--portal") -> Config:
+    from skymount.default_portal import with_default_portal
+
+    own = f"{flag} URL (that one with {flag} {settings.default_portal}), or `skymount mount` starts"
+    return with_default_portal(settings, f"{own} one of your own")
 
 
 def copying_options(command: F) -> F:
     """Add ``--from``, ``--to``, ``--verify`` and the options of both portals; the command gets the
     configurations `source` and `target`.
     """
+    names = (*_PORTAL[1:], "verify")
 
     @wraps(command)
     def with_both(sources: Sequence[str], to: str | None, **parameters: Any) -> Any:
         from skymount import config
 
-        given = {name: parameters.pop(name) for name in _FLAGS if name in parameters}
+        given = {name: parameters.pop(name) for name in (*names, "config_file")}
         target = load_settings(portals=[to] if to else [], **given)
         file = given.pop("config_file") or ""  # of which the line above has warned, if need be
         named = config.for_named_portals(os.environ)  # the rest is for the target
         source = config.load({"portals": sources, **given}, environ=named, file=file)
-        return command(source=source, target=_with_default_portal(target, "--to"), **parameters)
+        return command(source=source, target=_with_default(target, "--to"), **parameters)
 
     sources = click.option(
         "--from",
@@ -122,79 +181,4 @@ def copying_options(command: F) -> F:
         metavar="URL",
         help="Portal that is to have it. Default: the first one that uploads go to.",
     )
-    made = _portal_options(_verify_option(with_both), _SILENT, ())
-    return cast("F", sources(target(made)))
-
-
-def mount_options(command: F) -> F:
-    """Add the options of a mount; the command gets each as a parameter, for `load_settings`."""
-    return _portal_options(_verify_option(command), "Limit of any one file operation.")
-
-
-def _with_settings(command: F) -> F:
-    @wraps(command)
-    def with_settings(**parameters: Any) -> Any:
-        given = {name: parameters.pop(name) for name in _FLAGS if name in parameters}
-        return command(settings=_with_default_portal(load_settings(**given)), **parameters)
-
-    return cast("F", with_settings)
-
-
-def _with_default_portal(settings: "Config", flag: str = "--portal") -> "Config":
-    """Return the configuration with this user's own portal, if another user has the default one.
-
-    `flag` is the option that names a portal.
-    """
-    from dataclasses import replace
-
-    from skymount import default_portal
-
-    if settings.portals:
-        return settings
-    found = default_portal.find()
-    if not found.url:
-        url = settings.default_portal
-        raise click.ClickException(
-            f"{url}: another user (uid {found.foreign_uid}) listens there, who would see what you "
-            f"send, so it is not used by default; name a portal with {flag} URL (that one with "
-            f"{flag} {url}), or `skymount mount` starts one of your own"
-        )
-    return replace(settings, default_portal=found.url)
-
-
-_verify_option = click.option(
-    "--verify",
-    type=click.Choice(["require", "available", "off"]),
-    help="What to do with content that cannot be checked against its skylink.",
-)
-
-
-_portal_option = click.option(
-    "--portal",
-    "portals",
-    multiple=True,
-    metavar="URL",
-    help="Portal address; repeat it to name further ones to fall back on.",
-)
-
-
-def _portal_options(
-    command: F, timeout_help: str, named: Sequence[Callable[[Any], Any]] = (_portal_option,)
-) -> F:
-    options = (
-        *named,
-        click.option("--dialect", metavar="NAME", help="Names it uses: svc or skynet."),
-        click.option("--timeout", metavar="SECONDS", help=timeout_help),
-        click.option("--user-agent", metavar="TEXT", help="What to send as User-Agent."),
-        click.option(
-            "--config",
-            "config_file",
-            type=PathType(),
-            metavar="FILE",
-            shell_complete=completion.files,
-            help="Configuration file.",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return cast("F", sources(target(setting_options(*names)(with_both))))

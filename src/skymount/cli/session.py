@@ -7,6 +7,7 @@ import logging
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import trio
@@ -14,11 +15,10 @@ import trio
 from skymount.cli import ENDING_SIGNALS
 from skymount.cli.key_argument import open_ledger
 from skymount.cli.output import interruption, warn
-from skymount.config import Config
 from skymount.content.opening import Content, ContentSettings, DiskSettings, open_content
 from skymount.errors import PortalError
 from skymount.portal.client.registry import GET_TIMEOUT
-from skymount.portal.options import ClientOptions
+from skymount.settings import Config
 
 if TYPE_CHECKING:
     from skymount.portal.client.client import PortalClient
@@ -40,8 +40,7 @@ def client(
     from skymount.portal.client.client import PortalClient
 
     url = settings.writing_url if writes else settings.portal_urls[0]
-    options: ClientOptions = {**settings.portal_options[url], "timeout": settings.timeout}
-    return PortalClient(url, **options)
+    return PortalClient.of(replace(settings.portal_options[url], idle_timeout=settings.timeout))
 
 
 def content(

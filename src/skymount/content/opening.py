@@ -23,10 +23,10 @@ import trio
 from skymount.concurrency import in_thread
 from skymount.content.cache.memory_cache import MemoryCache
 from skymount.errors import CacheError
+from skymount.policies import VerifyPolicy, WritePolicy
 from skymount.portal.client.registry import GET_TIMEOUT
 from skymount.portal.failover.portals import Portals, open_portals
-from skymount.portal.options import ClientOptions
-from skymount.portal.policies import VerifyPolicy, WritePolicy
+from skymount.settings import PortalOptions
 from skymount.storage.write_check import write_problem
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class DiskSettings:
 class ContentSettings:
     """How content is read. Bytes and seconds."""
 
-    portals: Mapping[str, ClientOptions]
+    portals: Mapping[str, PortalOptions]
     """The options of each portal's client, by its address."""
     silence: float
     """For which a portal may be silent."""

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from skymount.config import Config
 from skymount.daemon.mount_service import run
 from skymount.daemon.readiness import Report
 from skymount.errors import MountError, MountRefusedError
 from skymount.fs.mountpoint import mounted_at
+from skymount.settings import Config
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import trio
 
 from skymount.errors import MountError
-from skymount.portal.options import DEFAULT_SVC_PORTAL_URL
+from skymount.settings import DEFAULT_SVC_PORTAL_URL
 
 log = logging.getLogger(__name__)
 

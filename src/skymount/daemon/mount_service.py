@@ -10,7 +10,6 @@ from functools import partial
 import trio
 
 from skymount import default_portal, keyring, large_buffers, process_hardening, systemd
-from skymount.config import Config
 from skymount.content.opening import (
     SILENT_PORTALS,
     Content,
@@ -49,6 +48,7 @@ from skymount.portal.registry.name_resolver import ResolvableName
 from skymount.portal.registry.owed_sender import OwedSender
 from skymount.portal.registry.read_repair import ReadRepair
 from skymount.portal.registry.spool_retry import SpoolRetry
+from skymount.settings import Config
 
 log = logging.getLogger(__name__)
 

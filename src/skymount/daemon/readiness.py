@@ -9,14 +9,13 @@ from functools import partial
 import trio
 
 from skymount import systemd
-from skymount.config import Config
 from skymount.daemon.embedded_portal import EmbeddedPortal
 from skymount.daemon.watchdog import feed_watchdog
 from skymount.fs.skylinks.waiting_reads import KERNEL_LIMIT, WaitingReads
 from skymount.portal.http.client import HttpClient
 from skymount.portal.http.portal_check import problem_with
 from skymount.portal.ledger.ledger import default_path
-from skymount.portal.options import DEFAULT_SVC_PORTAL_URL, PortalOptions
+from skymount.settings import DEFAULT_SVC_PORTAL_URL, Config
 from skymount.storage.write_check import write_problem
 
 log = logging.getLogger(__name__)
@@ -119,7 +118,7 @@ async def _portal_warnings(config: Config, embedded: EmbeddedPortal) -> list[str
     problems = dict.fromkeys(config.portal_urls, "")
 
     async def check(url: str) -> None:
-        options = PortalOptions.parse(url, **config.portal_options[url])
+        options = config.portal_options[url]
         once = replace(options, connect_timeout=CHECK_LIMIT, idle_timeout=CHECK_LIMIT, retries=0)
         http = HttpClient(url, once)
         try:

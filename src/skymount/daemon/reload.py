@@ -1,31 +1,20 @@
 """What a running mount takes over from a configuration that is read again (semantics, M9)."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import trio
 
-from skymount.config import Config
-from skymount.config_portals import CREDENTIALS
 from skymount.daemon.log import reopen_file, set_level
 from skymount.errors import SkymountError
 from skymount.portal.failover.portals import Portals
-from skymount.portal.options import ClientOptions
 from skymount.portal.registry.name_resolver import NameResolver
+from skymount.settings import SETTINGS, Config, PortalOptions, declared
 
 log = logging.getLogger(__name__)
 
-_OF_PORTALS = frozenset(
-    {
-        *("dialect", "api_key", "user_agent", "headers", "node_url", "ca_file", "connections"),
-        *("redirect_hosts", "portal_tables"),
-    }
-)
-"""The keys that are compared portal by portal."""
-
-_KEYS = {"custom_user_agent": "user_agent"}  # what options are called in the configuration
+_LIVE = {name for name, each in SETTINGS.items() if each.live}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,33 +28,22 @@ class Changes:
 
 
 def compare(old: Config, new: Config) -> Changes:
-    """Return what has changed."""
-    changed = [each.name for each in fields(Config) if _value(old, each) != _value(new, each)]
+    """Return what has changed; what is set for portals is compared portal by portal."""
     before, after = old.portal_options, new.portal_options
-    common = [url for url in before if url in after]
-    options = {
-        key
-        for url in common
-        for key in before[url].keys() | after[url].keys()
-        if _option(before, url, key) != _option(after, url, key)
+    of_portals = {
+        url: _changed(before[url], after[url], declared(PortalOptions))
+        for url in before
+        if url in after
     }
-    needing = [key for key in changed if key != "log_level" and key not in _OF_PORTALS]
-    return Changes(
-        [
-            url
-            for url in common
-            if any(_option(before, url, key) != _option(after, url, key) for key in CREDENTIALS)
-        ],
-        sorted({*needing, *(_KEYS.get(key, key) for key in options if key not in CREDENTIALS)}),
+    changed = _changed(old, new, SETTINGS.keys() - declared(PortalOptions)).union(
+        *of_portals.values()
     )
+    credentials = [url for url, names in of_portals.items() if names & _LIVE]
+    return Changes(credentials, sorted(changed - _LIVE))
 
 
-def _value(config: Config, key: Any) -> object:
-    return getattr(config, key.name)
-
-
-def _option(options: Mapping[str, ClientOptions], url: str, key: str) -> object:
-    return options[url].get(key) or None
+def _changed(old: object, new: object, names: Iterable[str]) -> set[str]:
+    return {name for name in names if getattr(old, name) != getattr(new, name)}
 
 
 @dataclass(eq=False)
@@ -99,13 +77,8 @@ class Reloader:
             log.warning("SIGHUP: %s has changed: mount again for that", key)
         if new.log_level == self.config.log_level and not (changes.credentials or changes.remount):
             log.info("SIGHUP: the configuration is as before")
-        self.config = replace(
-            self.config,
-            api_key=new.api_key,
-            headers=new.headers,
-            portal_tables=new.portal_tables,
-            log_level=new.log_level,
-        )
+        live = {name: getattr(new, name) for name in _LIVE}
+        self.config = replace(self.config, portal_tables=new.portal_tables, **live)
         set_level(new.log_level)
         for client in self.portals.clients:
             if client.url in changes.credentials:

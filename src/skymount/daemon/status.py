@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from skymount import __version__
-from skymount.config import Config
 from skymount.content.opening import Content
 from skymount.daemon.embedded_portal import EmbeddedPortal
 from skymount.daemon.metrics import Metric, metrics_of
 from skymount.fs.skylinks.directory import SkylinksDirectory
 from skymount.fs.skylinks.tree_cache import TreeCache
 from skymount.portal.registry.owed_sender import OwedSender
+from skymount.settings import Config
 
 if TYPE_CHECKING:
     from skymount.fs.fuse import FuseAdapter

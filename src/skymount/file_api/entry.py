@@ -8,7 +8,7 @@ from functools import cached_property
 from skymount.file_api.location import Location
 from skymount.file_api.os_errors import os_error
 from skymount.fs.skylinks.tree import Tree, TreeFile
-from skymount.portal.policies import Verified
+from skymount.policies import Verified
 from skymount.wire.skylink import Skylink
 
 

@@ -1,36 +1,31 @@
 """Finds and opens files, for `skymount.open`, `skymount.Path` and fsspec alike."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, Any
+from typing import IO, Any, Unpack
 
 from skymount.content.cache.memory_cache import Data
 from skymount.file_api.bulk_reads import find_many
 from skymount.file_api.entry import Entry
 from skymount.file_api.location import Location
 from skymount.file_api.open_file import OpenFile
-from skymount.file_api.options import FileOptions
+from skymount.file_api.options import ChosenOptions
 from skymount.file_api.os_errors import translated
 from skymount.file_api.session import Found, Session
 from skymount.file_api.sessions import SESSIONS
+from skymount.settings import FileOptions
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
     """What there is to read with a set of options."""
 
-    options: FileOptions
+    options: ChosenOptions
 
     @classmethod
-    def of(
-        cls,
-        portals: str | Iterable[str] | None = None,
-        verify: str | None = None,
-        disk_cache: bool | int | str | None = None,
-        api_key: str | None = None,
-    ) -> "Files":
-        return cls(FileOptions.parse(portals, verify, disk_cache, api_key))
+    def of(cls, **options: Unpack[FileOptions]) -> "Files":
+        return cls(ChosenOptions.parse(**options))
 
     def outdate_names(self) -> None:
         """Let every domain and v2 skylink be resolved again when it is used next."""

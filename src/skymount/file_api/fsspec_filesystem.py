@@ -1,7 +1,7 @@
 """The file systems ``skylink`` and ``skyhns`` of fsspec, which find them by their entry points."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
@@ -12,9 +12,7 @@ from skymount.file_api.fsspec_file import SkylinkFile
 from skymount.file_api.location import SKYHNS, SKYLINK
 from skymount.file_api.os_errors import no_change
 from skymount.file_api.raw_file import check_mode
-from skymount.wording import did_you_mean
 
-_OPTIONS = ("portals", "verify", "disk_cache", "api_key")
 _OPTIONS_OF_FSSPEC = frozenset(
     {
         "asynchronous",
@@ -40,19 +38,10 @@ class SkylinkFileSystem(CopyOperations):
 
     protocol = SKYLINK
 
-    def __init__(
-        self,
-        portals: str | Iterable[str] | None = None,
-        verify: str | None = None,
-        disk_cache: bool | int | str | None = None,
-        api_key: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        for name in kwargs.keys() - _OPTIONS_OF_FSSPEC:
-            advice = did_you_mean(name, _OPTIONS) or f"; there are {', '.join(_OPTIONS)}"
-            raise TypeError(f"{self.protocol}: unknown option {name!r}{advice}")
-        super().__init__(**kwargs)
-        self.files = Files.of(portals, verify, disk_cache, api_key)
+    def __init__(self, **options: Any) -> None:
+        of_fsspec = options.keys() & _OPTIONS_OF_FSSPEC
+        super().__init__(**{name: options.pop(name) for name in of_fsspec})
+        self.files = Files.of(**options)
         self.files.outdate_names()
 
     def invalidate_cache(self, path: str | None = None) -> None:

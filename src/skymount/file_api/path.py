@@ -2,16 +2,17 @@
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from functools import total_ordering
 from pathlib import PurePosixPath
-from typing import IO, Any, cast
+from typing import IO, Any, Unpack, cast
 
 from skymount.errors import MalformedError
 from skymount.file_api.entry import Entry
 from skymount.file_api.files import Files
 from skymount.file_api.location import Location
+from skymount.settings import FileOptions
 
 _MAGIC = frozenset("*?[")
 
@@ -27,22 +28,13 @@ class Path:
     _location: Location
     _files: Files
 
-    def __init__(
-        self,
-        link: "str | Path",
-        *,
-        portals: str | Sequence[str] | None = None,
-        verify: str | None = None,
-        disk_cache: bool | int | str | None = None,
-        api_key: str | None = None,
-    ) -> None:
-        given = (portals, verify, disk_cache, api_key)
+    def __init__(self, link: "str | Path", **options: Unpack[FileOptions]) -> None:
         if not isinstance(link, Path):
-            self._location, self._files = Location.parse(link), Files.of(*given)
+            self._location, self._files = Location.parse(link), Files.of(**options)
         else:
-            has_own = given != (None, None, None, None)
+            has_own = any(value is not None for value in options.values())
             self._location = link._location
-            self._files = Files.of(*given) if has_own else link._files
+            self._files = Files.of(**options) if has_own else link._files
         self._pure = PurePosixPath("/", *self._location.names)
 
     def _at(self, pure: PurePosixPath) -> "Path":
@@ -251,15 +243,12 @@ def _step(
 def open(  # noqa: A001 - it is called as `skymount.open`
     link: str | Path,
     mode: str = "rb",
-    portals: str | Sequence[str] | None = None,
     *,
     buffering: int = -1,
     encoding: str | None = None,
     errors: str | None = None,
     newline: str | None = None,
-    verify: str | None = None,
-    disk_cache: bool | int | str | None = None,
-    api_key: str | None = None,
+    **options: Unpack[FileOptions],
 ) -> IO[Any]:
     """Open a file of a skylink or a domain, as Python's own `open` does; only for reading.
 
@@ -268,18 +257,9 @@ def open(  # noqa: A001 - it is called as `skymount.open`
 
     OSError of the kind that `open` would raise, ValueError for a link or an option that is none.
     """
-    path = Path(link, portals=portals, verify=verify, disk_cache=disk_cache, api_key=api_key)
-    return path.open(mode, buffering, encoding, errors, newline)
+    return Path(link, **options).open(mode, buffering, encoding, errors, newline)
 
 
-def listdir(
-    link: str | Path,
-    portals: str | Sequence[str] | None = None,
-    *,
-    verify: str | None = None,
-    disk_cache: bool | int | str | None = None,
-    api_key: str | None = None,
-) -> list[str]:
-    """Return the names in a directory; arguments and errors are those of `open`."""
-    path = Path(link, portals=portals, verify=verify, disk_cache=disk_cache, api_key=api_key)
-    return [child.name for child in path.iterdir()]
+def listdir(link: str | Path, **options: Unpack[FileOptions]) -> list[str]:
+    """Return the names in a directory; options and errors are those of `open`."""
+    return [child.name for child in Path(link, **options).iterdir()]

@@ -17,7 +17,8 @@ from skymount.content.opening import (
     DiskSettings,
     open_content,
 )
-from skymount.file_api.options import Settings, with_default_portal
+from skymount.default_portal import with_default_portal
+from skymount.file_api.options import Settings
 from skymount.fs.skylinks.tree import Tree
 from skymount.wire.skylink import Skylink
 
@@ -131,7 +132,7 @@ def _weight(tree: Tree) -> int:
 @asynccontextmanager
 async def open_session(settings: Settings) -> AsyncIterator[Session]:
     """Open what the settings say; what runs in it ends with the block."""
-    config = with_default_portal(settings.config)
+    config = with_default_portal(settings.config, "portals=URL")
     content = ContentSettings(
         portals=config.portal_options,
         silence=config.timeout / SILENT_PORTALS,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # `as` exports a name to type checkers
     from skymount.portal.client.skydb import JSONResult as JSONResult
     from skymount.portal.client.sync import SyncPortalClient as SyncPortalClient
     from skymount.portal.ledger.ledger import Ledger as Ledger
-    from skymount.portal.options import DEFAULT_SVC_PORTAL_URL as DEFAULT_SVC_PORTAL_URL
+    from skymount.settings import DEFAULT_SVC_PORTAL_URL as DEFAULT_SVC_PORTAL_URL
     from skymount.wire.http.responses import UploadResult as UploadResult
     from skymount.wire.skykey import Skykey as Skykey
     from skymount.wire.skylink import Skylink as Skylink
@@ -49,7 +49,7 @@ _MODULES = {
     "portal.client.registry": ("EntryResult", "RegistryEntry"),
     "portal.client.skydb": ("JSONResult",),
     "portal.client.sync": ("SyncPortalClient",),
-    "portal.options": ("DEFAULT_SVC_PORTAL_URL",),
+    "settings": ("DEFAULT_SVC_PORTAL_URL",),
     "portal.ledger.ledger": ("Ledger",),
     "wire.http.responses": ("UploadResult",),
     "wire.skykey": ("Skykey",),

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+from skymount.settings import PortalOptions
 
 MIB = 1 << 20
 
@@ -70,7 +71,7 @@ class PortalConfig:
     """Ask search engines to list nothing of it."""
     cluster: ClusterSettings | None = None
     """What is used in place of `data`, if portals share their data."""
-    upstream: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    upstream: Mapping[str, PortalOptions] = field(default_factory=dict, repr=False)
     """The portals that are asked for what is not stored here, and the options of each client."""
     upstream_cache: int = 16 << 30
     """Bytes that are kept of what they have."""

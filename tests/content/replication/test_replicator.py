@@ -23,7 +23,8 @@ from skymount.portal.client.base import PortalReader
 from skymount.portal.client.client import PortalClient
 from skymount.portal.failover.health import BreakerState
 from skymount.portal.failover.portals import Portals, open_portals
-from skymount.portal.options import ClientOptions
+from skymount.settings import Config
+from skymount.values import portal_identity
 from skymount.wire.base_sector import CIPHER_LEGACY_PLAIN
 from skymount.wire.metadata import Metadata, Subfile, encode_metadata
 from tests.fakes.content_stack import open_reader
@@ -69,7 +70,7 @@ class Kit:
 
 @asynccontextmanager
 async def kit(source: str, target: str, limit: int = SIZE_LIMIT) -> AsyncIterator[Kit]:
-    async with open_portals({source: {}, target: {}}, 20) as portals:
+    async with open_portals(Config(portals=(source, target)).portal_options, 20) as portals:
         loader = SkyfileLoader(portals, VerifyPolicy.AVAILABLE)
         async with open_reader(portals, loader, MemoryCache(8 << 20)) as reader:
             replicator = Replicator(portals, reader, limit)
@@ -198,7 +199,7 @@ async def lying(*others: FakePortal, size: int) -> AsyncIterator[tuple[Kit, Fake
         liar.fault(status(404), "basesector")
         target.add(evil)  # which it answers every upload with
         urls = [liar.url, *(each.url for each in others), target.url]
-        async with open_portals({url: {} for url in urls}, 20) as portals:
+        async with open_portals(Config(portals=(*urls,)).portal_options, 20) as portals:
             loader = SkyfileLoader(portals, VerifyPolicy.AVAILABLE)
             async with open_reader(portals, loader, MemoryCache(8 << 20)) as reader:
                 yield Kit(Replicator(portals, reader), portals, portals.clients[-1]), target
@@ -238,7 +239,9 @@ async def test_metadata_of_another_size_keep_nothing_from_being_sent(target: str
             portal.add(content)
             portal.fault(status(404), "basesector")
         liar.fault(body_is(content.metadata.ljust(5000)), "/svc/metadata/")
-        async with open_portals({url: {} for url in (liar.url, honest.url, target)}, 20) as portals:
+        async with open_portals(
+            Config(portals=(liar.url, honest.url, target)).portal_options, 20
+        ) as portals:
             loader = SkyfileLoader(portals, VerifyPolicy.AVAILABLE)
             async with open_reader(portals, loader, MemoryCache(8 << 20)) as reader:
                 replicator = Replicator(portals, reader)
@@ -254,7 +257,7 @@ async def test_a_liar_that_calls_it_encrypted_keeps_nothing_from_being_sent():
             honest.add(content)
             liar.resolve(content.skylink, encrypted({"a": b"secret"}))
             urls = [liar.url, honest.url, target.url]
-            async with open_portals({url: {} for url in urls}, 20) as portals:
+            async with open_portals(Config(portals=(*urls,)).portal_options, 20) as portals:
                 loader = SkyfileLoader(portals, VerifyPolicy.AVAILABLE)
                 async with open_reader(portals, loader, MemoryCache(8 << 20)) as reader:
                     replicator = Replicator(portals, reader)
@@ -372,8 +375,9 @@ async def test_a_read_only_portal_gets_nothing():
     content = SHAPES["directory"]
     async with running(FakePortal()) as fake, running(FakePortal()) as target:
         fake.add(content)
-        options: dict[str, ClientOptions] = {fake.url: {}, target.url: {"read_only": True}}
-        async with open_portals(options, 20) as portals:
+        read_only = {portal_identity(target.url): {"read_only": True}}
+        settings = Config(portals=(fake.url, target.url), portal_tables=read_only)
+        async with open_portals(settings.portal_options, 20) as portals:
             loader = SkyfileLoader(portals, VerifyPolicy.AVAILABLE)
             async with open_reader(portals, loader, MemoryCache(8 << 20)) as reader:
                 replicator = Replicator(portals, reader)

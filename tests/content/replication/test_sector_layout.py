@@ -9,7 +9,7 @@ import pytest
 from skymount.content.replication.sector_layout import mismatch, uses_one_piece
 from skymount.errors import PortalError, ReadOnlyPortalError, UnavailableError
 from skymount.portal.failover.portals import open_portals
-from skymount.portal.options import ClientOptions
+from skymount.settings import ClientOptions, PortalOptions
 from skymount.wire.base_sector import Layout
 from tests.fakes.portal import FakePortal, running, status
 from tests.fakes.skyfiles import of_files
@@ -39,7 +39,7 @@ def test_what_keeps_its_skylink(layout: Layout, one_piece: bool | None, reason: 
 
 async def asked(url: str, **options: Unpack[ClientOptions]) -> bool | None:
     """Ask a portal once."""
-    async with open_portals({url: options}, 20) as portals:
+    async with open_portals({url: PortalOptions.parse(url, **options)}, 20) as portals:
         try:
             return await portals.ask_once(portals.clients[0], uses_one_piece)
         except PortalError as error:  # bare, outside of the nursery

@@ -24,13 +24,13 @@ from skymount.errors import (
     StaleEntryError,
     UnavailableError,
 )
+from skymount.policies import WritePolicy
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.client import PortalClient
 from skymount.portal.client.upload import UploadBody, send
 from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.revision_marks import EntryId
-from skymount.portal.policies import WritePolicy
 from skymount.portal.registry.owed_sender import OwedSender
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.key_pair import SigningKeyPair

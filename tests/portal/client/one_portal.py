@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from skymount.portal.client.client import PortalClient
-from skymount.portal.options import PortalOptions
+from skymount.settings import PortalOptions
 from skymount.wire.http.byte_range import ByteRange
 from tests.fakes import skyfiles
 from tests.fakes.portal import FakePortal, running

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skymount import values
 from skymount.errors import MalformedError, WrongTypeError
-from skymount.portal import validation
 from skymount.portal.client import arguments
 from skymount.wire.registry_entry import DATA_LIMIT, MAX_REVISION
 from skymount.wire.skylink import Skylink
@@ -89,22 +89,22 @@ def test_text_mappings():
 
 def test_sequences_of_texts():
     """A list or tuple of texts; a single text is not one, nor are bytes."""
-    assert validation.texts(["a", "b"], "try_files") == ("a", "b")
+    assert values.texts(["a", "b"], "try_files") == ("a", "b")
     for value in ("ab", b"ab", 5, [5], {"a"}):
         with pytest.raises(WrongTypeError, match="try_files"):
-            validation.texts(value, "try_files")
+            values.texts(value, "try_files")
 
 
 def test_flags_and_sizes():
     """C3: Numbers are no truth values, and truth values no numbers."""
-    assert validation.flag(True, "x") is True
-    assert validation.integer(0, "x") == 0
-    for check, value in ((validation.flag, 1), (validation.flag, None), (validation.integer, True)):
+    assert values.flag(True, "x") is True
+    assert values.integer(0, "x") == 0
+    for check, value in ((values.flag, 1), (values.flag, None), (values.integer, True)):
         with pytest.raises(WrongTypeError, match="x must be"):
             check(value, "x")
     for value in (-1, -HUGE):
         with pytest.raises(MalformedError):
-            validation.integer(value, "x")
+            values.integer(value, "x")
 
 
 def test_local_paths(tmp_path: Path):
@@ -158,8 +158,8 @@ def test_whatever_is_passed(value: Any):
         lambda each: arguments.seconds(each, 300, "x"),
         lambda each: arguments.tweak(each, True),
         lambda each: arguments.tweak(each, False),
-        lambda each: validation.integer(each, "x"),
-        lambda each: validation.texts(each, "x"),
+        lambda each: values.integer(each, "x"),
+        lambda each: values.texts(each, "x"),
         lambda each: arguments.text_mapping(each, "x"),
         lambda each: arguments.local_path(each, "x"),
     )

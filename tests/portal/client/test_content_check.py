@@ -3,11 +3,11 @@
 import pytest
 
 from skymount.errors import MalformedError
+from skymount.policies import Verified
 from skymount.portal.client.content_check import (
     PayloadCheck,
     SizeCheck,
 )
-from skymount.portal.policies import Verified
 
 
 async def test_size():

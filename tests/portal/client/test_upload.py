@@ -19,7 +19,7 @@ from skymount.errors import (
 from skymount.portal.client.client import PortalClient
 from skymount.portal.client.upload import UploadBody
 from skymount.portal.client.upload_source import UPLOAD_CHUNK_SIZE, UploadSource
-from skymount.portal.options import UploadProgress
+from skymount.settings import UploadProgress
 from skymount.wire.http.multipart import PartHeader
 from skymount.wire.http.responses import UploadResult
 from tests.fakes.portal import (

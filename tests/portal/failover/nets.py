@@ -10,7 +10,7 @@ import trio.testing
 from skymount.portal.client.client import PortalClient
 from skymount.portal.failover.health import HealthFigures
 from skymount.portal.failover.portals import Portals
-from skymount.portal.options import PortalOptions
+from skymount.settings import PortalOptions
 from skymount.wire.skylink import Skylink
 from tests.fakes import portal as fake
 from tests.fakes.portal import FakePortal, Fault, running

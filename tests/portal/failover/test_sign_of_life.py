@@ -10,7 +10,7 @@ import trio.testing
 from skymount.errors import PortalTimeoutError, UnavailableError
 from skymount.portal.client.client import PortalClient
 from skymount.portal.failover.portals import Portals
-from skymount.portal.options import PortalOptions
+from skymount.settings import PortalOptions
 from tests.fakes import portal as fake
 from tests.fakes.portal import FakePortal, running
 from tests.portal.failover.nets import SMALL, Net, net, seconds, small

@@ -11,7 +11,7 @@ import trio.testing
 
 from skymount.portal.http.client import HttpClient
 from skymount.portal.http.response import StreamingResponse
-from skymount.portal.options import PortalOptions
+from skymount.settings import PortalOptions
 from skymount.wire.http.requests import Request
 from tests.fakes.skyfiles import noise
 

@@ -10,7 +10,7 @@ import pytest
 
 from skymount.portal.http.advice import Refusal, about_failure
 from skymount.portal.http.proxy import Proxy, ProxyAwayError, TunnelRefusedError
-from skymount.portal.options import DEFAULT_SVC_PORTAL_URL, PortalOptions
+from skymount.settings import DEFAULT_SVC_PORTAL_URL, PortalOptions
 
 URL = "http://portal.example"
 PROXY = Proxy("http", "proxy.example", 3128)

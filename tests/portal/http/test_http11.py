@@ -13,7 +13,7 @@ from skymount.portal.http.client import HttpClient
 from skymount.portal.http.http11 import HTTP11Connection
 from skymount.portal.http.proxy import Route
 from skymount.portal.http.response_head import LINES_LIMIT, SMALL_LIMIT
-from skymount.portal.options import PortalOptions
+from skymount.settings import PortalOptions
 from skymount.wire.http.requests import Request
 from tests.fuzz.portal import no_tls
 from tests.portal.conftest import Contexts

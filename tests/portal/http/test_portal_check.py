@@ -15,7 +15,7 @@ import trustme
 from skymount.errors import NoPortalError, NotFoundError
 from skymount.portal.http.client import HttpClient
 from skymount.portal.http.portal_check import Recognition, problem_with
-from skymount.portal.options import PortalOptions
+from skymount.settings import PortalOptions
 from skymount.wire.dialect import SVC, Dialect
 from skymount.wire.http import requests
 from tests.fakes.portal import FakePortal, Reply, Request, error, running

@@ -23,7 +23,7 @@ from skymount.portal.http.redirects import (
 )
 from skymount.portal.http.request import Call
 from skymount.portal.http.stream import NotFollowedError, open_stream
-from skymount.portal.options import PortalOptions
+from skymount.settings import PortalOptions
 from skymount.wire.http.requests import Request
 from skymount.wire.key_pair import SigningKeyPair
 from tests.fakes import portal as fake

@@ -4,7 +4,7 @@ import pytest
 
 from skymount.errors import NotFoundError, RequestRefusedError
 from skymount.portal.http.request import Call
-from skymount.portal.options import PortalOptions
+from skymount.settings import PortalOptions
 from skymount.wire.http.requests import Request, basic_credentials
 
 PORTAL = "https://portal.example"

@@ -9,7 +9,7 @@ from skymount.errors import BadContentError, PortalTimeoutError
 from skymount.portal.http.client import HttpClient
 from skymount.portal.http.http11 import HTTP11Connection
 from skymount.portal.http.response_body import Body
-from skymount.portal.options import PortalOptions
+from skymount.settings import PortalOptions
 from tests.fakes import portal as fake
 from tests.fakes.portal import FakePortal, running
 from tests.fuzz.portal import no_tls

@@ -10,7 +10,7 @@ import trio
 from skymount.errors import BadContentError
 from skymount.portal.http.client import HttpClient
 from skymount.portal.http.response_head import LINES_LIMIT, SMALL_LIMIT, HeadBuffer, RawHead
-from skymount.portal.options import PortalOptions
+from skymount.settings import PortalOptions
 from skymount.wire.http.requests import Request
 from skymount.wording import readable_size
 

@@ -6,7 +6,7 @@ import pytest
 
 from skymount.errors import BadContentError, PortalError, UnavailableError
 from skymount.portal.http.client import HttpClient
-from skymount.portal.options import PortalOptions
+from skymount.settings import PortalOptions
 from tests.portal.http.scripted_server import GET, HELLO, Reply, fetched, serving, sized, talking
 
 

@@ -10,9 +10,9 @@ from skymount.errors import (
     StaleEntryError,
     UnavailableError,
 )
+from skymount.policies import WritePolicy
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.pending_write import PendingStatus
-from skymount.portal.policies import WritePolicy
 from skymount.portal.registry.entry_writer import CONFLICTS
 from skymount.portal.registry.verified_registry import FRESH, VerifiedRegistry
 from skymount.wire.registry_entry import MAX_REVISION

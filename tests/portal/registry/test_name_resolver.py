@@ -9,15 +9,15 @@ import pytest
 import trio
 
 from skymount.errors import BadContentError, NotFoundError, PortalError, UnavailableError
+from skymount.policies import VerifyPolicy
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover.health import BreakerState
 from skymount.portal.failover.portals import Portals
 from skymount.portal.failover.rounds import FailoverConfig
 from skymount.portal.ledger.ledger import Ledger
-from skymount.portal.options import PortalOptions
-from skymount.portal.policies import VerifyPolicy
 from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig, ResolvableName
 from skymount.portal.registry.verified_registry import EntryId, VerifiedRegistry
+from skymount.settings import PortalOptions
 from skymount.wire.hns import RegistryRecord, encode_resolution
 from skymount.wire.registry_entry import DELETED, Entry, SignedEntry, hash_data_key
 from skymount.wire.registry_proof import encode_proof

@@ -8,10 +8,10 @@ import pytest
 import trio
 
 from skymount.errors import StaleEntryError, StorageError, UnavailableError
+from skymount.policies import WritePolicy
 from skymount.portal.client.base import PortalReader
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.pending_write import PendingStatus
-from skymount.portal.policies import WritePolicy
 from skymount.portal.registry.owed_sender import OwedConfig, OwedSender
 from skymount.portal.registry.spool_retry import SpoolRetry
 from skymount.portal.registry.verified_registry import VerifiedRegistry

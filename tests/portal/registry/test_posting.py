@@ -8,9 +8,9 @@ import pytest
 import trio
 
 from skymount.errors import PortalError, ReadOnlyPortalError, StaleEntryError, UnavailableError
+from skymount.policies import WritePolicy
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.pending_write import PendingStatus
-from skymount.portal.policies import WritePolicy
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.registry_entry import SignedEntry
 from tests.fakes.entries import FakeRegistry, portals_of

@@ -23,11 +23,11 @@ from skymount.errors import (
     StaleEntryError,
     StorageError,
 )
+from skymount.policies import WritePolicy
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.owed_entry import OwedEntry
 from skymount.portal.ledger.pending_write import PendingStatus, PendingWrite
 from skymount.portal.ledger.revision_marks import EntryId
-from skymount.portal.policies import WritePolicy
 from skymount.portal.registry.entry_state import EntryState
 from skymount.portal.registry.owed_sender import OwedSender
 from skymount.portal.registry.verified_registry import VerifiedRegistry

@@ -3,39 +3,31 @@
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
-from skymount.cli.options import PathType
+from skymount.cli.options import config_option, setting_options
 from skymount.cli.output import emit, json_option, warn
 from skymount.errors import ConfigError
+from skymount.settings import OF_ONE_PORTAL, SETTINGS, Config
+from skymount.values import portal_identity
 
-if TYPE_CHECKING:
-    from skymount.config import Config, LoadedConfig
-
-_MASK = "********"
-
-_TEMPLATE = """\
-# Configuration of skymount. `skymount config show` lists all keys with their values,
+_HEAD = """\
+# Configuration of skymount. `skymount config show` lists all keys with their values, and
 # `skymount config check` reads this file. A key that is not set here has its default.
+"""
+_TAIL = """
+# A portal with settings of its own has a table, in place of its address in the list above:
+# [[portals]]
+# url = "https://portal.example"
+# api_key = "..."
+# read_only = true
 
-# Addresses in the order of preference.
-{portals}
-{dialect}
-# api_key = "..."          # the portal's, if it asks for one; this file is yours alone
-# verify = "require"       # refuse what cannot be checked against its skylink
-# disk_cache = "{disk_cache}"     # disk space for content, or "off"
-# memory_cache = "{memory_cache}"
-
-# skymount mount --name home
+# skymount mount --name home, or the systemd unit skymount@home
 # [mounts.home]
 # mountpoint = "~/sky"
 """
 
-_config_option = click.option(
-    "--config", "file", type=PathType(), metavar="FILE", help="Configuration file."
-)
 _name_option = click.option(
     "--name", metavar="NAME", default="", help="As a mount of the table [mounts.NAME] sees it."
 )
@@ -54,17 +46,11 @@ def config() -> None:
 
 
 @config.command()
-@click.option(
-    "--portal",
-    "portals",
-    multiple=True,
-    metavar="URL",
-    help="Portal address; repeat it to name further ones to fall back on.",
-)
-@click.option("--dialect", metavar="NAME", help="Names it uses: svc or skynet.")
 @click.option("--force", is_flag=True, help="Replace the file if there is one.")
-@_config_option
-def init(portals: tuple[str, ...], dialect: str | None, force: bool, file: str | None) -> None:
+@setting_options("portals", "dialect")
+def init(
+    portals: tuple[str, ...], dialect: str | None, force: bool, config_file: str | None
+) -> None:
     """Write a configuration file; print its path.
 
     All commands then use the portals that it names, in that order. The file is readable only by
@@ -76,11 +62,14 @@ def init(portals: tuple[str, ...], dialect: str | None, force: bool, file: str |
       skymount config init --portal https://a.example --portal https://b.example
     """
     from skymount import file_permissions
-    from skymount.config_file import default_path
+    from skymount.config import default_path, load
     from skymount.storage import atomic_file
 
-    path = Path(os.path.abspath(os.path.expanduser(file))) if file else default_path()
-    content = _new_file(portals, dialect).encode()
+    path = default_path()
+    if config_file:
+        path = Path(os.path.abspath(os.path.expanduser(config_file)))
+    given = {"portals": portals or None, "dialect": dialect}
+    content = new_file(load(given, environ={}, file=os.devnull)).encode()
     if path.exists() and not path.is_file():
         raise click.ClickException(f"{path}: it is not a regular file, and is not replaced")
     if os.path.lexists(path) and not force:
@@ -94,27 +83,22 @@ def init(portals: tuple[str, ...], dialect: str | None, force: bool, file: str |
     click.echo(str(path))
 
 
-def _new_file(portals: tuple[str, ...], dialect: str | None) -> str:
-    """Return the text of a new file; ConfigError for what it may not hold."""
-    from skymount.config import Config, load
-    from skymount.config_values import format_size
-
-    given = {"portals": portals or None, "dialect": dialect}
-    checked, usual = load(given, environ={}, file=os.devnull), Config()
-    named = checked.portals or ("https://portal.example",)
-    return _TEMPLATE.format(
-        portals=("" if checked.portals else "# ") + f"portals = {_toml(named)}",
-        dialect=("" if dialect else "# ") + f"dialect = {_toml(checked.dialect)}",
-        disk_cache=format_size(usual.disk_cache),
-        memory_cache=format_size(usual.memory_cache),
-    )
+def new_file(chosen: Config) -> str:
+    """Return the text of a file that says what can be set, and sets what is chosen."""
+    text = _HEAD
+    for key, setting in SETTINGS.items():
+        value, mark = setting.written(getattr(chosen, key)), ""
+        if key not in chosen.places:
+            value, mark = setting.example or setting.written(setting.default), "# "
+        text += f"\n# {setting.sentence}\n{mark}{key} = {_toml(value)}\n"
+    return text + _TAIL
 
 
 @config.command()
-@_config_option
+@config_option
 @_name_option
 @json_option
-def show(file: str | None, name: str, as_json: bool) -> None:
+def show(config_file: str | None, name: str, as_json: bool) -> None:
     """Print each value, and where it was set.
 
     That is a line of the file, a variable of the environment, or nowhere: then it is the default.
@@ -125,24 +109,24 @@ def show(file: str | None, name: str, as_json: bool) -> None:
       skymount config show
       skymount config show --name home --json | jq .values.verify
     """
-    found = _load(file, name)
-    values = {key: (value, _origin(found, key)) for key, value in _values(found).items()}
-    tables = [*_tables(found)]
+    path, found = _load(config_file, name)
+    values = {
+        key: (setting.written(getattr(found, key)), found.origin(key) or "default")
+        for key, setting in SETTINGS.items()
+    }
+    tables = [*_tables(path, found)]
     result = {
-        "path": str(found.path) if found.path else None,
-        "values": {key: {"value": v, "origin": origin} for key, (v, origin) in values.items()},
-        "portals": [
-            {key: {"value": v, "origin": origin} for key, (v, origin) in table.items()}
-            for table in tables
-        ],
+        "path": str(path) if path else None,
+        "values": _with_names(values),
+        "portals": [_with_names(table) for table in tables],
     }
     emit(result, as_json, _lines(values, tables))
 
 
 @config.command(short_help="Say whether the configuration is right.")
-@_config_option
+@config_option
 @_name_option
-def check(file: str | None, name: str) -> None:
+def check(config_file: str | None, name: str) -> None:
     """Read the configuration, and say whether every key and value in it is right.
 
     What is wrong is named by file, line and key, with exit code 2. The environment is checked too.
@@ -152,14 +136,14 @@ def check(file: str | None, name: str) -> None:
     Example:
       skymount config check
     """
-    found = _load(file, name)
-    _check_certificates(found.config)
-    if found.path is None:
+    path, found = _load(config_file, name)
+    _check_certificates(found)
+    if path is None:
         click.echo("no home directory, so no file; all values are defaults")
-    elif not found.path.exists():
-        click.echo(f"{found.path}: there is none, and none is needed; all values are defaults")
+    elif not path.exists():
+        click.echo(f"{path}: there is none, and none is needed; all values are defaults")
     else:
-        click.echo(f"{found.path}: no mistakes")
+        click.echo(f"{path}: no mistakes")
 
 
 @config.command(short_help="Print the path of the configuration file.")
@@ -170,20 +154,22 @@ def path() -> None:
     Example:
       $EDITOR "$(skymount config path)"
     """
-    from skymount.config_file import default_path
+    from skymount.config import default_path
 
     click.echo(str(default_path()))
 
 
-def _load(file: str | None, name: str) -> "LoadedConfig":
-    from skymount.config import load_with_origins
+def _load(file: str | None, name: str) -> tuple[Path | None, Config]:
+    """Return the file that was looked for, if there is a home directory, and what it says."""
+    from skymount.config import load, path_to_read
 
-    return load_with_origins({}, environ=os.environ, file=file or "", name=name, warn=warn)
+    found = load({}, environ=os.environ, file=file or "", name=name, warn=warn)
+    return path_to_read(file or ""), found
 
 
-def _check_certificates(config: "Config") -> None:
+def _check_certificates(config: Config) -> None:
     """ConfigError when the certificates of a portal cannot be read."""
-    given = (str(options.get("ca_file") or "") for options in config.portal_options.values())
+    given = (options.ca_file for options in config.portal_options.values())
     for path in filter(None, dict.fromkeys(given)):
         from skymount.portal.http.stream import new_tls_context
 
@@ -193,46 +179,21 @@ def _check_certificates(config: "Config") -> None:
             raise ConfigError(f"ca_file: {error}; it is to be a file in PEM format") from None
 
 
-def _values(found: "LoadedConfig") -> dict[str, object]:
-    from skymount.config import KEYS
-
-    return {key: _value(key, getattr(found.config, key)) for key in KEYS}
+def _with_names(rows: Mapping[str, tuple[object, str]]) -> dict[str, object]:
+    return {key: {"value": value, "origin": origin} for key, (value, origin) in rows.items()}
 
 
-def _value(key: str, value: Any) -> object:
-    """Return a value as it is written in the file, secrets masked."""
-    from skymount.config_values import format_size
-
-    if key == "api_key":
-        return _MASK if value else ""
-    if key == "headers":
-        return dict.fromkeys(dict(value), _MASK)
-    if key in ("disk_cache", "metrics_listen") and not value:
-        return "off"
-    if key in ("memory_cache", "tree_cache", "disk_cache"):
-        return format_size(value)
-    return list(value) if isinstance(value, tuple) else getattr(value, "value", value)
-
-
-def _origin(found: "LoadedConfig", key: str) -> str:
-    origin = found.origin(key)
-    if key in found.unused:
-        return f"default; that of {origin} belongs to another portal"
-    return origin or "default"
-
-
-def _tables(found: "LoadedConfig") -> Iterator[dict[str, tuple[object, str]]]:
+def _tables(path: Path | None, found: Config) -> Iterator[dict[str, tuple[object, str]]]:
     """Yield (value, origin) of the keys of each portal, if one has a table of its own."""
-    from skymount.portal.options import portal_identity
-
-    tables = {portal_identity(table.url): table for table in found.config.portal_tables}
-    for url in found.config.portals if tables else ():
-        rows: dict[str, tuple[object, str]] = {"url": (url, _origin(found, "portals"))}
-        if table := tables.get(portal_identity(url)):
-            if rows["url"][1].startswith(f"{found.path}: "):  # not the environment
-                rows["url"] = url, table.place("url")
-            for key, value in table.options.items():
-                rows[key] = (_value(key, value), table.place(key))
+    for url in found.portals if found.portal_tables else ():
+        rows: dict[str, tuple[object, str]] = {"url": (url, found.origin("portals"))}
+        identity = portal_identity(url)
+        if identity in found.portal_tables:
+            place = found.places[identity]
+            if rows["url"][1].startswith(f"{path}: "):  # not the environment
+                rows["url"] = url, place("url")
+            for key, value in found.portal_tables[identity].items():
+                rows[key] = OF_ONE_PORTAL[key].written(value), place(key)
         yield rows
 
 
@@ -246,11 +207,10 @@ def _lines(
 
 
 def _rows(rows: Mapping[str, tuple[object, str]]) -> Iterator[str]:
-    from skymount.config_values import PATHS
-
+    paths = [key for key, setting in SETTINGS.items() if setting.is_path]
     settings = {
         # A path that is not set; the file may not have an empty one.
-        key: f"{'# ' if key in PATHS and not value else ''}{key} = {_toml(value)}"
+        key: f"{'# ' if key in paths and not value else ''}{key} = {_toml(value)}"
         for key, (value, _) in rows.items()
     }
     width = min(max(map(len, settings.values())), 40)

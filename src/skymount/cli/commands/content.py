@@ -17,11 +17,11 @@ from skymount.wording import readable_size, visible
 
 if TYPE_CHECKING:
     from skymount.cli.link_target import LinkTarget, ParsedLink
-    from skymount.config import Config
     from skymount.content.opening import Content
     from skymount.fs.skylinks.tree import TreeNode
     from skymount.portal.client.base import PortalReader
     from skymount.portal.client.metadata import MetadataResult
+    from skymount.settings import Config
 
 
 @click.command(context_settings={"help_option_names": ["--help"]})
@@ -53,7 +53,7 @@ def ls(
     """
     from skymount.cli.link_target import ParsedLink, open_target, warn_of_unverified
     from skymount.cli.session import content, run
-    from skymount.portal.policies import Verified
+    from skymount.policies import Verified
 
     parsed = ParsedLink.parse(link)
     target = run(content(settings), lambda opened: open_target(opened, parsed))
@@ -202,10 +202,10 @@ def metadata(link: str, pretty: bool, as_json: bool, settings: "Config") -> None
 
 async def _metadata(content: "Content", link: "ParsedLink") -> "MetadataResult":
     from skymount.cli.link_target import check_verifiable, naming_absent_content, resolve_link
+    from skymount.policies import Verified, VerifyPolicy
     from skymount.portal.client.metadata import get_metadata
     from skymount.portal.client.verification import ContentProofs
     from skymount.portal.ledger.revision_marks import RevisionMarks
-    from skymount.portal.policies import Verified, VerifyPolicy
 
     check_verifiable(content, link)
     found = await resolve_link(content, link)

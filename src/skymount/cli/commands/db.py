@@ -28,11 +28,11 @@ from skymount.wire.skydb_document import (
 from skymount.wording import readable_size
 
 if TYPE_CHECKING:
-    from skymount.config import Config
     from skymount.content.fetch.reader import ContentReader
     from skymount.content.model.skyfile import Skyfile
     from skymount.content.opening import Content
     from skymount.portal.ledger.revision_marks import EntryId
+    from skymount.settings import Config
     from skymount.wire.skylink import Skylink
 
 

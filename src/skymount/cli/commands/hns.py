@@ -9,9 +9,9 @@ from skymount.cli.output import emit, json_option
 from skymount.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from skymount.config import Config
     from skymount.portal.client.client import PortalClient
     from skymount.portal.client.hns import HnsResult
+    from skymount.settings import Config
 
 
 @click.group()

@@ -14,14 +14,16 @@ import click
 
 from skymount import file_permissions
 from skymount.cli import completion
-from skymount.cli.options import PathType, load_settings, mount_options
+from skymount.cli.options import PathType, load_settings, setting_options
 from skymount.cli.output import own_descriptor, warn
 from skymount.errors import ConfigError, MountError, StorageError
+from skymount.settings import SETTINGS, Config
 from skymount.wording import visible
 
 if TYPE_CHECKING:
-    from skymount.config import Config
     from skymount.fs.mountpoint import MountInfo
+
+_SETTINGS = [name for name, each in SETTINGS.items() if each.options]
 
 _EXIT_GRACE = 5.0  # seconds that a daemon may take to exit after the unmount
 _TERM_TIMEOUT = 25.0  # seconds that it may take after SIGTERM
@@ -30,7 +32,7 @@ _PID_TIMEOUT = 2.0  # seconds for a mount to answer with its process id
 
 @click.command()
 @click.argument("mountpoint", required=False, shell_complete=completion.directories)
-@mount_options
+@setting_options(*_SETTINGS)
 @click.option(
     "--name",
     metavar="NAME",
@@ -38,33 +40,6 @@ _PID_TIMEOUT = 2.0  # seconds for a mount to answer with its process id
     help="Use the table [mounts.NAME] of the configuration.",
 )
 @click.option("-f", "--foreground", is_flag=True, help="Stay in the foreground, and log to stderr.")
-@click.option("--memory-cache", metavar="SIZE", help="Memory for content, like '128 MiB'.")
-@click.option("--disk-cache", metavar="SIZE|off", help="Disk space for content, like '2 GiB'.")
-@click.option(
-    "--no-read-ahead",
-    "read_ahead",
-    flag_value=False,
-    type=bool,
-    default=None,
-    help="Leave the kernel's read-ahead alone.",
-)
-@click.option("--allow-other", is_flag=True, default=None, help="Let other users in.")
-@click.option(
-    "-o",
-    "--mount-options",
-    metavar="OPTION,...",
-    multiple=True,
-    callback=lambda _, __, given: ",".join(given) or None,
-    help="ro: nothing can be written; noexec: no program can be run from it.",
-)
-@click.option(
-    "--log-file",
-    type=PathType(),
-    metavar="FILE",
-    shell_complete=completion.files,
-    help="Where the daemon logs in the background.",
-)
-@click.option("--log-level", metavar="LEVEL", help="What it logs: debug, info, warning or error.")
 @click.option("-v", "--verbose", "log_level", flag_value="debug", help="As --log-level debug.")
 def mount(mountpoint: str | None, name: str | None, foreground: bool, **flags: Any) -> None:
     """Mount a portal at the directory MOUNTPOINT.
@@ -100,7 +75,7 @@ def mount(mountpoint: str | None, name: str | None, foreground: bool, **flags: A
     path = place.resolve(settings.mountpoint)
     settings = replace(settings, mountpoint=path)
 
-    def reread() -> "Config":
+    def reread() -> Config:
         return load_settings(name=name or "", mountpoint=path, **flags)
 
     if foreground:

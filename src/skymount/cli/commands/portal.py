@@ -52,7 +52,7 @@ class _Size(click.ParamType[int]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
-        from skymount.config_values import parse_size
+        from skymount.values import parse_size
 
         try:
             return parse_size(value)

@@ -11,7 +11,6 @@ from skymount.cli.commands.portal_data.storage_options import database_option
 from skymount.cli.options import data_directory, data_option, load_settings
 from skymount.cli.output import emit, json_option, warn
 from skymount.errors import MalformedError, NotFoundError
-from skymount.wire.dialect import dialect_named
 
 if TYPE_CHECKING:
     from skymount.server.storage.zone_file import Zone
@@ -84,7 +83,7 @@ def set_(domain: str, value: str, data: Path | None, database: str, dialect: str
 
     name = parse_domain(domain)
     try:
-        text = zone_file.parse_value(value, dialect_named(load_settings(dialect=dialect).dialect))
+        text = zone_file.parse_value(value, load_settings(dialect=dialect).dialect)
     except MalformedError as error:
         if "/" not in value or "://" in value:
             raise

@@ -13,9 +13,9 @@ from skymount.cli.upload_options import PageOptions, page_options, prepared, sel
 from skymount.wire.skylink import Skylink
 
 if TYPE_CHECKING:
-    from skymount.config import Config
     from skymount.content.opening import Content
     from skymount.portal.registry.entry_state import EntryState
+    from skymount.settings import Config
     from skymount.upload_selection.selection import SelectionRules
 
 

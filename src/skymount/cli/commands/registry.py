@@ -17,9 +17,9 @@ from skymount.wire.http import requests
 from skymount.wire.skylink import split_link
 
 if TYPE_CHECKING:
-    from skymount.config import Config
     from skymount.content.opening import Content
     from skymount.portal.registry.entry_state import EntryState
+    from skymount.settings import Config
 
 _INPUT_LIMIT = 1 << 10  # bytes read from standard input; an entry holds 113
 

@@ -27,11 +27,11 @@ from skymount.errors import (
 )
 
 if TYPE_CHECKING:
-    from skymount.config import Config
     from skymount.content.opening import Content
     from skymount.portal.ledger.ledger import Ledger
     from skymount.portal.ledger.owed_entry import OwedEntry
     from skymount.portal.ledger.pending_write import PendingWrite
+    from skymount.settings import Config
     from skymount.wire.key_pair import SigningKeyPair
 
 

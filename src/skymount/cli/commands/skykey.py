@@ -9,7 +9,7 @@ from skymount.cli.output import emit, interruption, json_option
 from skymount.cli.standard_streams import SURPLUS, read_secret, refuse_surplus
 
 if TYPE_CHECKING:
-    from skymount.config import Config
+    from skymount.settings import Config
     from skymount.wire.skykey import Skykey
 
 _SHOW = click.option("--show-key", is_flag=True, help="Print the key itself: a secret.")

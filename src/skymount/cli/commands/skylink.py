@@ -2,7 +2,7 @@
 
 import click
 
-from skymount.cli.options import PathType, load_settings
+from skymount.cli.options import load_settings, setting_options
 from skymount.cli.output import emit, json_option
 from skymount.wire.dialect import Dialect
 from skymount.wire.skylink import Skylink, split_link
@@ -40,10 +40,7 @@ def parse(link: str, as_base32: bool, as_json: bool) -> None:
 
 @skylink.command(short_help="Print what a skylink says by itself.")
 @click.argument("link")
-@click.option("--dialect", metavar="NAME", help="Names it uses: svc or skynet.")
-@click.option(
-    "--config", "config_file", type=PathType(), metavar="FILE", help="Configuration file."
-)
+@setting_options("dialect")
 @json_option
 def inspect(link: str, dialect: str | None, config_file: str | None, as_json: bool) -> None:
     """Print the version, offset, size and Merkle root or entry of the skylink in LINK.

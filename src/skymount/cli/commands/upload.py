@@ -16,9 +16,9 @@ from skymount.cli.standard_streams import standard_input
 from skymount.cli.upload_options import PageOptions, page_options, prepared, selection_options
 
 if TYPE_CHECKING:
-    from skymount.config import Config
     from skymount.content.opening import Content
     from skymount.portal.client.upload import UploadBody
+    from skymount.settings import Config
     from skymount.upload_selection.selection import SelectionRules
     from skymount.wire.http.responses import UploadResult
 
@@ -124,7 +124,7 @@ def upload(
 def _send(settings: "Config", body: "UploadBody", replicas: int) -> "UploadResult":
     from skymount.cli.session import content, run
     from skymount.cli.uploads import upload_once, upload_pipe_replicas, upload_replicas
-    from skymount.portal.policies import VerifyPolicy
+    from skymount.policies import VerifyPolicy
 
     with progress() as bar:
         sent = body.with_progress(bar)

@@ -6,10 +6,9 @@ from pathlib import Path
 
 from skymount import config, keyring
 from skymount.cli.doctor.finding import Finding, failure, ok
-from skymount.config import Config
-from skymount.config_file import path_to_read
 from skymount.errors import ConfigError, KeyringError
 from skymount.keyring import DamagedKey, Keyring
+from skymount.settings import Config
 
 
 def read_configuration(file: str, name: str) -> tuple[Config | None, Sequence[Finding]]:
@@ -22,12 +21,12 @@ def read_configuration(file: str, name: str) -> tuple[Config | None, Sequence[Fi
         return None, [failure(subject, str(error))]
     if warnings:
         return found, [failure(subject, text) for text in warnings]
-    path = path_to_read(file)
+    path = config.path_to_read(file)
     if path is None:
         text = "there is none, as there is no home directory: the defaults are used"
     else:
         text = str(path) if path.exists() else f"there is no {path}: the defaults are used"
-    variables = [each for each in sorted(os.environ) if each.startswith(config.ENVIRONMENT_PREFIX)]
+    variables = [each for each in sorted(os.environ) if each.startswith(config.PREFIX)]
     if variables:
         text += f"; set in the environment: {', '.join(variables)}"
     return found, [ok(subject, text)]

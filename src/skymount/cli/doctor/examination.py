@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from skymount.cli.doctor.finding import Finding, failure, warning
 
 if TYPE_CHECKING:
-    from skymount.config import Config
+    from skymount.settings import Config
 
 _LIMIT = 20.0
 """Seconds for a group. Each check has a limit of its own where it can wait; a disk has none."""
@@ -31,7 +31,7 @@ def examine(file: str, name: str) -> list[Finding]:
 
 def _of_configuration(config: "Config | None") -> Sequence[Callable[[], Iterable[Finding]]]:
     from skymount.cli.doctor import fuse, portals, proxies, storage
-    from skymount.config import Config
+    from skymount.settings import Config
 
     if config is None:
         return [lambda: fuse.checks(Config()), lambda: storage.checks(Config(disk_cache=0))]

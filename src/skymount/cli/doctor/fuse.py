@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from skymount.cli.doctor.finding import Finding, failure, ok, warning
-from skymount.config import Config
 from skymount.fs import obstacles
 from skymount.fs.mountpoint import DEVICE, FUSERMOUNT
 from skymount.fs.obstacles import CONF
+from skymount.settings import Config
 
 _OLDEST_KERNEL = (5, 10)  # of the releases that are tested
 _BACKGROUND = 12  # reads that libfuse asks for

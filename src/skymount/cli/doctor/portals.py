@@ -16,11 +16,10 @@ from skymount import default_portal
 from skymount.cli.doctor.finding import Finding, failure, ok, warning
 from skymount.cli.status_report import readable_time
 from skymount.concurrency import run_all
-from skymount.config import Config
 from skymount.errors import AccessDeniedError, PortalError
 from skymount.portal.http import portal_check
 from skymount.portal.http.client import HttpClient
-from skymount.portal.options import DEFAULT_SVC_PORTAL_URL, PortalOptions
+from skymount.settings import DEFAULT_SVC_PORTAL_URL, Config, PortalOptions
 
 TIMEOUT = 5.0
 """Seconds that a portal may take for each step."""
@@ -39,12 +38,7 @@ def checks(config: Config) -> Sequence[Finding]:
             return findings
         config = replace(config, default_portal=own.url)
     options = {
-        url: replace(
-            PortalOptions.parse(url, **given),
-            connect_timeout=TIMEOUT,
-            idle_timeout=TIMEOUT,
-            retries=0,
-        )
+        url: replace(given, connect_timeout=TIMEOUT, idle_timeout=TIMEOUT, retries=0)
         for url, given in config.portal_options.items()
     }
 

@@ -6,10 +6,10 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from skymount.cli.doctor.finding import Finding, failure, ok
-from skymount.config import Config
 from skymount.errors import UnavailableError
 from skymount.portal.http.proxy import Proxy, proxy_of
-from skymount.portal.options import is_local
+from skymount.settings import Config
+from skymount.values import is_local
 
 _TIMEOUT = 3.0  # seconds
 

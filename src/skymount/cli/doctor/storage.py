@@ -6,7 +6,6 @@ from pathlib import Path
 
 from skymount import file_permissions
 from skymount.cli.doctor.finding import Finding, failure, ok, warning
-from skymount.config import Config
 from skymount.content.cache import block_store
 from skymount.content.cache.block_store import BlockStore
 from skymount.errors import CacheError, StorageError
@@ -14,6 +13,7 @@ from skymount.portal.ledger import ledger
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.owed_entry import owed_summary
 from skymount.portal.ledger.pending_write import summary
+from skymount.settings import Config
 from skymount.storage.write_check import free_space, write_problem
 from skymount.wording import readable_size
 

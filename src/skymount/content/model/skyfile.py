@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from skymount.content.model.listing import Listing, Packed
-from skymount.portal.policies import Verified, VerifyPolicy
+from skymount.policies import Verified, VerifyPolicy
 from skymount.wire.base_sector import Layout
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 

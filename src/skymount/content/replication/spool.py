@@ -18,7 +18,7 @@ from skymount.content.cache.write_behind import WriteBehindConfig
 from skymount.content.fetch.reader import ContentReader
 from skymount.content.opening import Content, DiskSettings, open_content
 from skymount.errors import CacheError
-from skymount.portal.policies import VerifyPolicy
+from skymount.policies import VerifyPolicy
 from skymount.wire.skylink import Skylink
 
 _SIZE = 1 << 50  # bytes; more than any disk has

@@ -22,12 +22,12 @@ from skymount.errors import (
     NotFoundError,
     SkymountError,
 )
+from skymount.policies import WritePolicy
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.upload import UploadBody, send
 from skymount.portal.failover.portals import Portals
 from skymount.portal.http.connection_pool import in_background
 from skymount.portal.ledger.revision_marks import EntryId
-from skymount.portal.policies import WritePolicy
 from skymount.portal.registry.entry_state import EntryState
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.portal.uploads.entry_content import write_entry

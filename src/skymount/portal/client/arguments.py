@@ -5,9 +5,9 @@ import os
 from pathlib import Path
 from urllib.parse import unquote
 
+from skymount import values
 from skymount.errors import MalformedError, WrongTypeError
-from skymount.portal import validation
-from skymount.portal.validation import flag, integer, mapping, text, typed
+from skymount.values import flag, integer, mapping, text, typed
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import (
     DATA_LIMIT,
@@ -96,7 +96,7 @@ def seconds(value: object, limit: int, name: str) -> int:
             value = float(value)
         except ValueError:
             raise MalformedError(f"{name} must be a number of seconds, not {value!r}") from None
-    return math.ceil(validation.seconds(value, name, limit))
+    return math.ceil(values.seconds(value, name, limit))
 
 
 def optional_seconds(value: object, limit: int) -> int | None:

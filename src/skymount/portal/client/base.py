@@ -21,7 +21,7 @@ from skymount.errors import (
 )
 from skymount.portal.http.client import Destination, HttpClient
 from skymount.portal.http.response import StreamingResponse
-from skymount.portal.options import ClientOptions, CommonOptions, PortalOptions
+from skymount.settings import ClientOptions, CommonOptions, PortalOptions
 from skymount.wire import merkle
 from skymount.wire.base_sector import Layout
 from skymount.wire.dialect import Dialect
@@ -75,10 +75,9 @@ class PortalReader:
         self.http = HttpClient(options.url, options)
         self._node: HttpClient | None = None
 
-    def set_credentials(self, given: ClientOptions) -> None:
+    def set_credentials(self, given: PortalOptions) -> None:
         """Use the api_key and headers of these options from the next request on."""
-        found = PortalOptions.parse(self.url, **given)
-        self.options = replace(self.options, api_key=found.api_key, headers=found.headers)
+        self.options = replace(self.options, api_key=given.api_key, headers=given.headers)
         self.http.options = self.options
         if self._node is not None:
             self._node.options = self.options

@@ -35,9 +35,9 @@ from skymount.portal.client.verification import (
 )
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.revision_marks import RevisionMarks
-from skymount.portal.options import ClientOptions, CommonOptions, PortalOptions
-from skymount.portal.validation import callback, flag, integer, text
+from skymount.settings import ClientOptions, CommonOptions, PortalOptions
 from skymount.upload_selection.selection import EVERYTHING, listed
+from skymount.values import callback, flag, integer, text
 from skymount.wire.http import requests
 from skymount.wire.http.responses import UploadResult
 from skymount.wire.skylink import Skylink

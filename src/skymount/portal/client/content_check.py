@@ -12,7 +12,7 @@ from skymount.errors import (
     NotFoundError,
     RequestRefusedError,
 )
-from skymount.portal.policies import Verified
+from skymount.policies import Verified
 from skymount.wire import base_sector
 from skymount.wire.http.byte_range import ByteRange
 from skymount.wording import readable_size

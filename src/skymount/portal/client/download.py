@@ -15,11 +15,11 @@ from skymount.errors import (
     RequestRefusedError,
     UnavailableError,
 )
+from skymount.policies import Verified
 from skymount.portal.client.content_check import DownloadCheck
 from skymount.portal.http.client import HttpClient
 from skymount.portal.http.response import StreamingResponse
-from skymount.portal.options import PortalOptions
-from skymount.portal.policies import Verified
+from skymount.settings import PortalOptions
 from skymount.storage.atomic_file import Replacement
 from skymount.wire.http.byte_range import ByteRange
 from skymount.wire.http.requests import Request

@@ -11,8 +11,8 @@ from skymount.errors import SkymountError
 from skymount.portal.client import arguments
 from skymount.portal.client.base import PortalReader
 from skymount.portal.http.client import HttpClient
-from skymount.portal.options import CommonOptions, PortalOptions
-from skymount.portal.validation import flag, text
+from skymount.settings import CommonOptions, PortalOptions
+from skymount.values import flag, text
 from skymount.wire.hns import DomainRecord, SkylinkRecord, parse_domain, parse_resolution
 from skymount.wire.http import requests, responses
 from skymount.wire.skylink import Skylink

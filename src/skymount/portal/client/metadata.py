@@ -15,13 +15,13 @@ from skymount.errors import (
     PortalError,
     RequestRefusedError,
 )
+from skymount.policies import Verified
 from skymount.portal.client.base import is_without_headers
 from skymount.portal.client.content_check import DownloadCheck
 from skymount.portal.client.verification import ContentProof
 from skymount.portal.http.client import HttpClient
 from skymount.portal.http.response import Headers, Response
-from skymount.portal.options import PortalOptions
-from skymount.portal.policies import Verified
+from skymount.settings import PortalOptions
 from skymount.wire.http import requests
 from skymount.wire.metadata import (
     METADATA_LIMIT,

@@ -4,9 +4,8 @@ import re
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from skymount import keyring
+from skymount import keyring, values
 from skymount.errors import MalformedError
-from skymount.portal import validation
 from skymount.wire import key_pair
 from skymount.wire.skylink import BASE32_LENGTH, Skylink, split_link
 
@@ -42,14 +41,14 @@ def gen_key_pair_from_seed(seed: str) -> KeyPair:
 
     A short pass-phrase does not protect, as the derivation is cheap (docs/wire.md 10).
     """
-    pair = key_pair.SigningKeyPair.from_seed(validation.text(seed, "seed"))
+    pair = key_pair.SigningKeyPair.from_seed(values.text(seed, "seed"))
     return KeyPair(pair.public_hex, pair.private_hex)
 
 
 def derive_child_seed(master_seed: str, seed: str) -> str:
     """Combine a master seed with a sub-seed, such as an application's name; 64 hex digits."""
     return key_pair.derive_child_seed(
-        validation.text(master_seed, "master_seed"), validation.text(seed, "seed")
+        values.text(master_seed, "master_seed"), values.text(seed, "seed")
     )
 
 
@@ -65,11 +64,11 @@ def parse_skylink(
     With `from_subdomain` only a URL whose host begins with the 55-character form counts. With
     `include_path` the path follows; with `only_path` the result is the path, empty or from ``/``.
     """
-    link = validation.text(text, "text")
-    if validation.flag(include_path, "include_path") & validation.flag(only_path, "only_path"):
+    link = values.text(text, "text")
+    if values.flag(include_path, "include_path") & values.flag(only_path, "only_path"):
         raise MalformedError("include_path and only_path exclude each other")
     try:
-        if validation.flag(from_subdomain, "from_subdomain"):
+        if values.flag(from_subdomain, "from_subdomain"):
             skylink, path = _from_subdomain(link)
         else:
             skylink, path = split_link(link)

@@ -6,6 +6,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Unpack
 
+from skymount import values
 from skymount.errors import (
     FrozenEntryError,
     MalformedError,
@@ -15,11 +16,10 @@ from skymount.errors import (
     RolledBackError,
     WrongTypeError,
 )
-from skymount.portal import validation
 from skymount.portal.client import arguments
 from skymount.portal.http.client import HttpClient
 from skymount.portal.ledger.revision_marks import EntryId, RevisionMarks, VerifiedEntry
-from skymount.portal.options import CallOptions, CommonOptions, PortalOptions
+from skymount.settings import CallOptions, CommonOptions, PortalOptions
 from skymount.wire.http import requests, responses
 from skymount.wire.registry_entry import MAX_REVISION, UPDATE_LIMIT, Entry, SignedEntry, entry_link
 
@@ -41,7 +41,7 @@ class RegistryEntry:
     """0 to 2**64 - 1; must be higher than the current one."""
 
     def __post_init__(self) -> None:
-        validation.text(self.data_key, "data_key")
+        values.text(self.data_key, "data_key")
         object.__setattr__(self, "data", arguments.entry_data(self.data))
         arguments.revision(self.revision)
 

@@ -9,6 +9,7 @@ import trio
 
 from skymount.concurrency import run_all
 from skymount.errors import MalformedError, NoDocumentError, PortalError
+from skymount.policies import Verified
 from skymount.portal.client import arguments
 from skymount.portal.client.registry import GET_TIMEOUT, Registry, entry_id_of
 from skymount.portal.client.upload import UploadBody, send
@@ -16,8 +17,7 @@ from skymount.portal.client.verification import ContentProofs
 from skymount.portal.http.client import HttpClient
 from skymount.portal.http.request import Call
 from skymount.portal.ledger.revision_marks import EntryId
-from skymount.portal.options import CallOptions, CommonOptions, PortalOptions
-from skymount.portal.policies import Verified
+from skymount.settings import CallOptions, CommonOptions, PortalOptions
 from skymount.wire.http import requests
 from skymount.wire.registry_entry import DELETED, Entry, linked_skylink
 from skymount.wire.skydb_document import (

@@ -7,8 +7,8 @@ from typing import Unpack
 from skymount.errors import MalformedError, NotFoundError, PortalError
 from skymount.portal.client.base import PortalReader
 from skymount.portal.http.response import Response
-from skymount.portal.options import CommonOptions, PortalOptions
-from skymount.portal.validation import text
+from skymount.settings import CommonOptions, PortalOptions
+from skymount.values import text
 from skymount.wire import skykey
 from skymount.wire.http import requests, responses
 from skymount.wire.skykey import Kind, Skykey

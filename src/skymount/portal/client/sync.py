@@ -9,7 +9,7 @@ from skymount.portal.client.client import PortalClient
 from skymount.portal.client.registry import Registry
 from skymount.portal.client.skydb import SkyDB
 from skymount.portal.ledger.ledger import Ledger
-from skymount.portal.options import ClientOptions, PortalOptions
+from skymount.settings import ClientOptions, PortalOptions
 from skymount.trio_thread import TrioThread
 from skymount.wire.dialect import Dialect
 

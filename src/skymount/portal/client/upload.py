@@ -19,9 +19,9 @@ from skymount.portal.client.upload_source import (
     checked_name,
 )
 from skymount.portal.http.client import HttpClient
-from skymount.portal.options import OnUploadProgress, PortalOptions
-from skymount.portal.validation import flag, text, texts
+from skymount.settings import OnUploadProgress, PortalOptions
 from skymount.upload_selection.selection import EVERYTHING, Selection, SelectionRules, listed
+from skymount.values import flag, text, texts
 from skymount.wire.http import multipart, requests, responses
 
 FILE_FIELD = "file"

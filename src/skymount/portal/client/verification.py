@@ -13,6 +13,7 @@ from cachetools import LRUCache
 
 from skymount.concurrency import off_loop
 from skymount.errors import BadContentError, MalformedError, NotFoundError, PortalError
+from skymount.policies import Verified, VerifyPolicy
 from skymount.portal.client.base import check_range, content_request, fetch_sector, head
 from skymount.portal.client.content_check import (
     NO_REST,
@@ -24,8 +25,7 @@ from skymount.portal.client.content_check import (
 )
 from skymount.portal.http.client import HttpClient
 from skymount.portal.ledger.revision_marks import EntryId, RevisionMarks
-from skymount.portal.options import PortalOptions
-from skymount.portal.policies import Verified, VerifyPolicy
+from skymount.settings import PortalOptions
 from skymount.wire import base_sector, merkle
 from skymount.wire.http import requests
 from skymount.wire.http.byte_range import ByteRange

@@ -26,7 +26,7 @@ from skymount.portal.failover.rounds import FailoverConfig, Rounds
 from skymount.portal.failover.sign_of_life import SignsOfLife
 from skymount.portal.failover.tally import Tally
 from skymount.portal.http.memory_budget import MemoryBudget
-from skymount.portal.options import ClientOptions, PortalOptions
+from skymount.settings import PortalOptions
 
 T = TypeVar("T")
 
@@ -213,7 +213,7 @@ class Portals:
 
 @asynccontextmanager
 async def open_portals(
-    portals: Mapping[str, ClientOptions], timeout: float
+    portals: Mapping[str, PortalOptions], timeout: float
 ) -> AsyncIterator[Portals]:
     """Open a client for each URL, with its options and seconds of silence.
 
@@ -221,9 +221,9 @@ async def open_portals(
     """
     async with AsyncExitStack() as stack:
         clients = []
-        for url, options in portals.items():
-            parsed = replace(PortalOptions.parse(url, **options), idle_timeout=timeout, retries=0)
-            clients.append(await stack.enter_async_context(PortalReader.of(parsed)))
+        for options in portals.values():
+            made = PortalReader.of(replace(options, idle_timeout=timeout, retries=0))
+            clients.append(await stack.enter_async_context(made))
         async with trio.open_nursery() as probes:
             yield Portals(clients, probes=probes)
             probes.cancel_scope.cancel()

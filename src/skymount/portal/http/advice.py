@@ -16,7 +16,7 @@ import httpx
 
 from skymount.portal.http.http11 import SILENT_END
 from skymount.portal.http.proxy import Proxy, ProxyAwayError, TunnelRefusedError
-from skymount.portal.options import DEFAULT_SVC_PORTAL_URL, PortalOptions
+from skymount.settings import DEFAULT_SVC_PORTAL_URL, PortalOptions
 
 NO_PORTAL = "is this the address of a portal?"
 MOVED = (

@@ -43,7 +43,7 @@ from skymount.portal.http.response_head import SMALL_LIMIT
 from skymount.portal.http.retry import REPEATABLE_STATUSES, RetryPolicy
 from skymount.portal.http.stream import NotFollowedError
 from skymount.portal.http.transport import HTTPTransport
-from skymount.portal.options import HEADER_LIMIT, PortalOptions
+from skymount.settings import PortalOptions
 from skymount.wire.dialect import Dialect
 from skymount.wire.http import requests, responses
 from skymount.wire.http.byte_range import ByteRange
@@ -52,6 +52,10 @@ from skymount.wording import readable_size
 T = TypeVar("T")
 
 _REDIRECTS = 5  # followed for one request
+_HEADER_LIMIT = 8 << 20
+"""Bytes of response headers; a directory's metadata may be in one (docs/wire.md 5). Longer metadata
+is read from its own endpoint.
+"""
 _READING_METHODS = ("GET", "HEAD")  # all that a read-only portal is sent
 _PREPARED = 64  # requests that are kept: content is asked for range by range
 _SERVER = 80  # characters of a Server header
@@ -396,7 +400,7 @@ def _request(call: Call, content: Content | None) -> tuple[httpx.Request, frozen
     headers, private = call.headers()
     idle, connect = options.idle_timeout, options.connect_timeout
     timeout = {"connect": connect, "read": idle, "write": idle, "pool": idle}
-    limit = HEADER_LIMIT if call.request.may_tell_metadata else SMALL_LIMIT
+    limit = _HEADER_LIMIT if call.request.may_tell_metadata else SMALL_LIMIT
     request = httpx.Request(
         call.request.method,
         call.address,

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from skymount import __version__
 from skymount.errors import PortalError
-from skymount.portal.options import PortalOptions
+from skymount.settings import PortalOptions
 from skymount.wire.http import requests
 
 _WORDS = 300  # characters of a portal's message in an error; they end up in logs

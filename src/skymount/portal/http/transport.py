@@ -14,7 +14,8 @@ from skymount.portal.http.connection_pool import ConnectionPool
 from skymount.portal.http.http11 import HTTP11Connection
 from skymount.portal.http.proxy import EnvironmentProxies, Route
 from skymount.portal.http.stream import new_tls_context
-from skymount.portal.options import PortalOptions, is_local
+from skymount.settings import PortalOptions
+from skymount.values import is_local
 
 _KEEPALIVE = 60.0  # seconds that an idle connection is kept; servers commonly close theirs after 75
 

@@ -21,11 +21,11 @@ from skymount.errors import (
     StorageError,
     UnavailableError,
 )
+from skymount.policies import VerifyPolicy
 from skymount.portal.client import hns
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.revision_marks import EntryId
-from skymount.portal.policies import VerifyPolicy
 from skymount.portal.registry.cached_resolution import CachedResolution, Resolution
 from skymount.portal.registry.entry_reader import EntryReader
 from skymount.portal.registry.entry_state import EntryState

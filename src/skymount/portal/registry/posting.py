@@ -16,12 +16,12 @@ from skymount.errors import (
     StorageError,
     UnavailableError,
 )
+from skymount.policies import WritePolicy, too_few
 from skymount.portal.broadcast import Broadcast, LatePortals, Outcome
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.registry import GET_TIMEOUT, Registry
 from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.owed_entry import LACKS_CONTENT, Debt, lacking_debts
-from skymount.portal.policies import WritePolicy, too_few
 from skymount.portal.registry.entry_reader import EntryReader
 from skymount.wire.registry_entry import SignedEntry, check_update
 

@@ -18,13 +18,13 @@ from skymount.errors import (
     StaleEntryError,
     StorageError,
 )
+from skymount.policies import WritePolicy
 from skymount.portal.client.registry import GET_TIMEOUT
 from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.pending_write import PendingStatus, PendingWrite
 from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.ledger.rollback import is_rolled_back, rollback_reason
-from skymount.portal.policies import WritePolicy
 from skymount.portal.registry.entry_reader import EntryReader
 from skymount.portal.registry.entry_state import EntryState, check_not_frozen, described
 from skymount.portal.registry.entry_writer import EntryWriter

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from skymount.errors import BadContentError, PortalError, UnavailableError
+from skymount.policies import too_few
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.upload import Progress
-from skymount.portal.policies import too_few
 from skymount.wire.http.responses import UploadResult
 from skymount.wire.skylink import Skylink
 

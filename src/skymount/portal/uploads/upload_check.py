@@ -8,12 +8,12 @@ from dataclasses import replace
 import trio
 
 from skymount.errors import MalformedError, PortalError
+from skymount.policies import Verified, VerifyPolicy
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.content_check import DownloadCheck
 from skymount.portal.client.upload import UploadBody
 from skymount.portal.client.verification import ContentProof, ContentProofs
 from skymount.portal.ledger.revision_marks import RevisionMarks
-from skymount.portal.policies import Verified, VerifyPolicy
 from skymount.portal.uploads.copies import Copies
 from skymount.wire.metadata import parse_metadata
 from skymount.wire.skylink import Skylink

@@ -10,9 +10,8 @@ from skymount.content.cache.write_behind import WriteBehindConfig
 from skymount.content.fetch.readahead import ReadaheadConfig
 from skymount.content.opening import ContentSettings, DiskSettings, open_content
 from skymount.errors import CacheError, StorageError
+from skymount.policies import VerifyPolicy
 from skymount.portal.failover.portals import Portals
-from skymount.portal.options import ClientOptions
-from skymount.portal.policies import VerifyPolicy
 from skymount.server.config import PortalConfig
 from skymount.server.storage.portal_storage import PortalStorage
 from skymount.server.upstream.content import UpstreamContent
@@ -68,6 +67,5 @@ async def open_upstream(
 def _announce(portals: Portals, config: PortalConfig, downstream: str) -> None:
     """Let the requests to upstream say which portals depend on them."""
     for client in portals.clients:
-        given: ClientOptions = config.upstream[client.url]
-        headers = {**given.get("headers", {}), HEADER: downstream}
-        client.set_credentials(ClientOptions({**given, "headers": headers}))
+        given = config.upstream[client.url]
+        client.set_credentials(replace(given, headers=(*given.headers, (HEADER, downstream))))

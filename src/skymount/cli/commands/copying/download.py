@@ -21,9 +21,9 @@ from skymount.wording import counted, readable_size, visible
 
 if TYPE_CHECKING:
     from skymount.cli.link_target import LinkTarget, ParsedLink
-    from skymount.config import Config
     from skymount.content.opening import Content
-    from skymount.portal.policies import Verified
+    from skymount.policies import Verified
+    from skymount.settings import Config
 
 
 @click.command()

@@ -15,9 +15,9 @@ from skymount.errors import PortalError, ReadOnlyPortalError, SkymountError, Una
 if TYPE_CHECKING:
     from skymount.cli.key_argument import EntryArgument
     from skymount.cli.link_target import ParsedLink
-    from skymount.config import Config
     from skymount.content.opening import Content
     from skymount.content.replication.pinner import Pinner
+    from skymount.settings import Config
     from skymount.wire.skylink import Skylink
 
 
@@ -66,7 +66,7 @@ def pin(
     from skymount.cli.session import content, run
     from skymount.content.replication.pinner import Pinner
     from skymount.content.replication.spool import default_place
-    from skymount.portal.policies import VerifyPolicy
+    from skymount.policies import VerifyPolicy
 
     wanted = [_Task(link, _parse(link)) for link in links]
     url = _target_url(source, target)
@@ -96,12 +96,12 @@ def pin(
 
 def _target_url(source: "Config", target: "Config") -> str:
     """Return the portal that is to have it; an error if that cannot work."""
-    from skymount.portal.options import portal_identity
+    from skymount.values import portal_identity
 
     url = target.writing_url
     if portal_identity(url) in map(portal_identity, source.portal_urls):
         raise click.UsageError(f"{url} is both source and target; name another one with --to")
-    if target.portal_options[url].get("read_only"):
+    if target.portal_options[url].read_only:
         raise ReadOnlyPortalError(f"{url}: nothing is sent there, the configuration says read_only")
     return url
 
@@ -196,7 +196,7 @@ class _Run:
             resolve_link,
             warn_of_unverified,
         )
-        from skymount.portal.policies import Verified
+        from skymount.policies import Verified
 
         link = task.link
         if not isinstance(link, ParsedLink):

@@ -4,15 +4,13 @@ import sys
 
 import click
 
-from skymount.cli.options import PathType
+from skymount.cli.options import config_option
 from skymount.cli.output import emit, json_option
 
 
 @click.command(short_help="Check this machine for what keeps mounts from working.")
 @json_option
-@click.option(
-    "--config", "config_file", type=PathType(), metavar="FILE", help="Configuration file."
-)
+@config_option
 @click.option("--name", metavar="NAME", help="Check with the table [mounts.NAME] too.")
 def doctor(as_json: bool, config_file: str | None, name: str | None) -> None:
     """Check this machine: each line is ok, a warning or a failure with what to do.

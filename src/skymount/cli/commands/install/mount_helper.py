@@ -9,23 +9,22 @@ from typing import Any
 import click
 
 from skymount.errors import ConfigError
+from skymount.settings import SETTINGS
 
-# Options with a value, and the flag of `skymount mount` that each is; `portal` can be repeated.
+# Options of `skymount mount`, by their names here; `portal` can be repeated.
+_OPTIONS = {
+    option.removeprefix("--").replace("-", "_"): (option, type(each.default))
+    for each in SETTINGS.values()
+    for option in each.options
+    if option.startswith("--") and option != "--mount-options"
+}
 _VALUES = {
     "config": "--config",
-    "dialect": "--dialect",
-    "disk_cache": "--disk-cache",
-    "log_file": "--log-file",
-    "memory_cache": "--memory-cache",
     "name": "--name",
-    "portal": "--portal",
-    "timeout": "--timeout",
-    "user_agent": "--user-agent",
-    "verify": "--verify",
+    **{name: option for name, (option, kind) in _OPTIONS.items() if kind is not bool},
 }
 _FLAGS = {
-    "allow_other": ("--allow-other",),
-    "no_read_ahead": ("--no-read-ahead",),
+    **{name: (option,) for name, (option, kind) in _OPTIONS.items() if kind is bool},
     "ro": ("-o", "ro"),
     "noexec": ("-o", "noexec"),
 }
@@ -107,9 +106,10 @@ def mount_helper(
 
     Options, as of `skymount mount`: name=NAME, config=FILE, portal=URL (also several times),
     dialect=NAME, verify=POLICY, timeout=SECONDS, user_agent=TEXT, memory_cache=SIZE,
-    disk_cache=SIZE, log_file=FILE, allow_other, no_read_ahead, ro, noexec. setuid=USER, for root
-    only, mounts as that user, with that user's configuration. Generic options of mount(8) and those
-    of systemd that begin with x- are understood, but for remount. Any other option is an error.
+    disk_cache=SIZE, log_file=FILE, log_level=LEVEL, allow_other, no_read_ahead, ro, noexec.
+    setuid=USER, for root only, mounts as that user, with that user's configuration. Generic options
+    of mount(8) and those of systemd that begin with x- are understood, but for remount. Any other
+    option is an error.
 
     \b
     Examples:

@@ -9,7 +9,7 @@ import click
 
 from skymount.cli.commands.portal_data.storage_options import with_storage
 from skymount.cli.output import emit, interruption, json_option, progress, warn
-from skymount.errors import ConfigError, NotFoundError
+from skymount.errors import MalformedError, NotFoundError
 from skymount.wording import counted, readable_size
 
 if TYPE_CHECKING:
@@ -24,21 +24,21 @@ _links = click.argument("skylinks", metavar="SKYLINK...", nargs=-1, required=Tru
 
 def duration(context: click.Context, parameter: click.Parameter, value: str | None) -> float:
     """Parse an option; 0 without it."""
-    from skymount.config_values import parse_duration
+    from skymount.values import parse_duration
 
     try:
         return parse_duration(value) if value is not None else 0
-    except ConfigError as error:
+    except MalformedError as error:
         raise click.BadParameter(str(error)) from None
 
 
 def size(context: click.Context, parameter: click.Parameter, value: str | None) -> int:
     """Parse an option; 0 without it."""
-    from skymount.config_values import parse_size
+    from skymount.values import parse_size
 
     try:
         found = parse_size(value) if value is not None else 0
-    except ConfigError as error:
+    except MalformedError as error:
         raise click.BadParameter(str(error)) from None
     if value is not None and not found:
         raise click.BadParameter("it must be more than 0")
@@ -146,7 +146,6 @@ def show(skylink: str, config: "PortalConfig", as_json: bool) -> None:
 
 
 def _skylinks(links: Sequence[str]) -> "list[Skylink]":
-    from skymount.errors import MalformedError
     from skymount.wire.skylink import parse_skylink
 
     found = [parse_skylink(link) for link in links]

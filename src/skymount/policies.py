@@ -1,23 +1,11 @@
 """What is demanded of content that is read, and of writes to several portals."""
 
 from enum import StrEnum
-from typing import Self
 
-from skymount.errors import MalformedError, PortalError
-
-
-class _Policy(StrEnum):
-    @classmethod
-    def parse(cls, text: str, setting: str) -> Self:
-        """Read the value of a setting; MalformedError names the setting and its values."""
-        try:
-            return cls(text)
-        except ValueError:
-            names = ", ".join(policy.value for policy in cls)
-            raise MalformedError(f"{setting} must be one of {names}, not {text!r}") from None
+from skymount.errors import PortalError
 
 
-class VerifyPolicy(_Policy):
+class VerifyPolicy(StrEnum):
     """What is done with content that cannot be checked against its skylink."""
 
     REQUIRE = "require"
@@ -27,7 +15,7 @@ class VerifyPolicy(_Policy):
     OFF = "off"
 
 
-class WritePolicy(_Policy):
+class WritePolicy(StrEnum):
     """How many of the portals that take writes must have taken one (`registry_writes`)."""
 
     ANY = "any"

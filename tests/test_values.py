@@ -5,7 +5,7 @@ import math
 import pytest
 
 from skymount.errors import MalformedError, WrongTypeError
-from skymount.portal.validation import callback, flag, integer, mapping, seconds, text, texts
+from skymount.values import callback, flag, integer, mapping, seconds, text, texts
 
 HUGE = 10**5000  # more digits than Python prints
 

@@ -4,14 +4,8 @@ import pytest
 
 from skymount.errors import MalformedError, WrongTypeError
 from skymount.portal.client.client import PortalClient
-from skymount.portal.options import (
-    DEFAULT_SVC_PORTAL_URL,
-    RETRIES,
-    PortalOptions,
-    is_local,
-    parse_portal_url,
-    portal_identity,
-)
+from skymount.settings import DEFAULT_SVC_PORTAL_URL, PortalOptions
+from skymount.values import is_local, parse_portal_url, portal_identity
 from skymount.wire.dialect import SKYNET, SVC
 
 
@@ -147,17 +141,17 @@ def test_parsed_options():
     )
     assert options == PortalOptions(
         "https://portal.example",
-        SKYNET,
-        "key",
-        "agent/1",
-        1.5,
-        3.0,
-        2,
-        (("Cookie", "a=b"), ("X-E", "é")),
-        "http://node.example",
-        0,
-        print,
-        (
+        dialect=SKYNET,
+        api_key="key",
+        user_agent="agent/1",
+        connect_timeout=1.5,
+        idle_timeout=3.0,
+        connections=2,
+        headers=(("Cookie", "a=b"), ("X-E", "é")),
+        node_url="http://node.example",
+        retries=0,
+        on_upload_progress=print,
+        redirect_hosts=(
             ("upload.example", None),
             ("::1", 81),
             ("127.0.0.1", None),
@@ -172,7 +166,7 @@ def test_defaults():
     """Without options: the default portal, the default names, and the numbers of the docs."""
     options = PortalOptions.parse()
     assert options == PortalOptions()
-    assert (options.url, options.dialect, options.retries) == (DEFAULT_SVC_PORTAL_URL, SVC, RETRIES)
+    assert (options.url, options.dialect) == (DEFAULT_SVC_PORTAL_URL, SVC)
     assert PortalClient().url == PortalClient("").url == DEFAULT_SVC_PORTAL_URL
     assert (options.connect_timeout, options.idle_timeout) == (10, 35)  # as docs/library.md says
     assert (options.connections, options.retries) == (32, 3)
