@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from skymount.config import default_log_file, default_path, for_named_portals, load
+from skymount.config import default_log_file, default_path, load
 from skymount.errors import ConfigError, MalformedError
 from skymount.policies import VerifyPolicy, WritePolicy
 from skymount.settings import DEFAULT_SVC_PORTAL_URL, SETTINGS, Config, PortalOptions
@@ -134,36 +134,26 @@ def test_every_key_can_be_set_in_the_file() -> None:
     assert all(getattr(found, key) != getattr(Config(), key) for key in SETTINGS)
 
 
-def test_a_key_goes_with_a_single_portal() -> None:
-    """The key of one portal is not sent to another one."""
-    write('portals = ["https://one.example/", "http://two.example:4280"]\napi_key = "secret"\n')
-    with pytest.raises(ConfigError, match="api_key: name a single portal"):
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("api_key", '"secret"', "secret"),
+        ("redirect_hosts", '["a"]', (("a", None),)),
+        ("headers", '{ Cookie = "a" }', (("Cookie", "a"),)),
+    ],
+)
+def test_what_goes_with_a_single_portal(key: str, value: str, expected: object) -> None:
+    """It is meant for one portal, and no other one gets it."""
+    write(f'portals = ["https://one.example/", "http://two.example:4280"]\n{key} = {value}\n')
+    with pytest.raises(ConfigError, match=f"{key}: name a single portal"):
         load({}, environ=NOWHERE)
-    assert load({"portals": ("https://one.example",)}, environ=NOWHERE).api_key == "secret"
+    assert getattr(load({"portals": ("https://one.example",)}, environ=NOWHERE), key) == expected
 
 
-def test_redirect_hosts_go_with_a_single_portal() -> None:
-    """They are named for one portal; another one may not redirect there."""
-    write('portals = ["https://one.example", "https://two.example"]\nredirect_hosts = ["a"]\n')
-    with pytest.raises(ConfigError, match="redirect_hosts: name a single portal"):
-        load({}, environ=NOWHERE)
-    assert load({"portals": ("https://one.example",)}, environ=NOWHERE).redirect_hosts == (
-        ("a", None),
-    )
+def test_redirect_hosts_in_the_environment() -> None:
     environ = {"SKYMOUNT_REDIRECT_HOSTS": " a  b:81\n"}
-    assert load({"portals": ("http://c",)}, environ=environ).redirect_hosts == (
-        ("a", None),
-        ("b", 81),
-    )
-
-
-def test_headers_go_with_a_single_portal() -> None:
-    """They may hold what only that portal may know."""
-    write('portals = ["https://one.example", "https://two.example"]\n[headers]\nCookie = "a"\n')
-    with pytest.raises(ConfigError, match="headers: name a single portal"):
-        load({}, environ=NOWHERE)
-    found = load({"portals": ("https://one.example",)}, environ=NOWHERE)
-    assert found.headers == (("Cookie", "a"),)
+    found = load({"portals": ("http://c",)}, environ=environ)
+    assert found.redirect_hosts == (("a", None), ("b", 81))
 
 
 def test_headers_in_the_environment_are_lines() -> None:
@@ -666,12 +656,12 @@ def test_what_the_environment_has_for_named_portals(key: str):
     """A command with two kinds of portals gives what is for any portal to one of these only."""
     _, mine = OF_A_PORTAL[key]
     environ = {f"SKYMOUNT_{key.upper()}": mine, "SKYMOUNT_TIMEOUT": "7"}
-    named = for_named_portals(environ)
-    assert dict(named) == {"SKYMOUNT_TIMEOUT": "7"}
+    read = partial(load, environ=environ, others=True)
+    found = read({"portals": ("http://a",)})
+    assert (getattr(found, key), found.timeout) == (getattr(Config(), key), 7)
     environ["SKYMOUNT_PORTALS"] = "http://a"
-    named = for_named_portals(environ)
-    assert getattr(load({"portals": ("http://a",)}, environ=named), key)
-    assert not getattr(load({"portals": ("http://b",)}, environ=named), key)
+    assert getattr(read({"portals": ("http://a",)}), key)
+    assert not getattr(read({"portals": ("http://b",)}), key)
 
 
 @pytest.mark.parametrize(

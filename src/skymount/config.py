@@ -92,11 +92,8 @@ class ConfigFile:
         """
         try:
             with FileIO(path, opener=open_at_once) as file:
-                found = os.fstat(file.fileno())
-                if stat.S_ISREG(found.st_mode):
-                    raw = file.read(_SIZE_LIMIT + 1) or b""
-                else:
-                    raw = read_within(file, _SIZE_LIMIT + 1, patience)
+                mode = os.fstat(file.fileno()).st_mode
+                raw = read_within(file, _SIZE_LIMIT + 1, patience)
         except FileNotFoundError:
             if required:
                 raise ConfigError(f"{path}: no such file") from None
@@ -110,7 +107,7 @@ class ConfigFile:
             raise ConfigError(f"{path}: {error.strerror}") from None
         if len(raw) > _SIZE_LIMIT:
             raise ConfigError(f"{path}: larger than {readable_size(_SIZE_LIMIT)}")
-        is_open = stat.S_ISREG(found.st_mode) and bool(found.st_mode & _ACCESS_OF_OTHERS)
+        is_open = stat.S_ISREG(mode) and bool(mode & _ACCESS_OF_OTHERS)
         try:
             text = raw.decode("utf-8-sig")  # some editors begin a file with a BOM
         except UnicodeDecodeError as error:
@@ -197,14 +194,16 @@ def load(
     file: str = "",
     name: str = "",
     given_by: str = "command line",
+    others: bool = False,
     warn: Callable[[str], None] = lambda text: None,
 ) -> Config:
     """Read the configuration; flags that are None were not given.
 
     `file` replaces the default path and must then exist; `name` selects a table ``[mounts.NAME]``
     whose keys override the file's own. ConfigError says where each bad value was found; the flags
-    are `given_by` the command line, or whoever else. `warn` is called when other users can read
-    secrets in the file.
+    are `given_by` the command line, or whoever else. `others`: what the environment has for
+    whichever portal a command uses is for other portals of the command than these. `warn` is called
+    when other users can read secrets in the file.
     """
     path = default_path() if name and not file else path_to_read(file)
     read = ConfigFile.read(path, required=bool(file)) if path else ConfigFile(Path("none"))
@@ -214,20 +213,12 @@ def load(
         warn(f"{path}: others can read or change it, and it holds secrets; `chmod 600 {path}`")
     environment = found.environment(environ)
     for_any = "portals" not in environment
+    if others and for_any:
+        environment = {key: environment[key] for key in environment if not SETTINGS[key].of_one}
     found.add(environment, lambda key, *_: f"{PREFIX}{str(key).upper()}", for_any=for_any)
     given = {key: value for key, value in flags.items() if value is not None}
     found.add(given, lambda *_: given_by, by_shell=True)
     return found.config(environment.keys() | given.keys())
-
-
-def for_named_portals(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the environment without keys of one portal that belong to whichever a command uses:
-    a command that uses two kinds gives them to one of these only.
-    """
-    if environ.get(f"{PREFIX}PORTALS"):
-        return environ
-    of_one = {f"{PREFIX}{key.upper()}" for key, setting in SETTINGS.items() if setting.of_one}
-    return {name: value for name, value in environ.items() if name not in of_one}
 
 
 class _Given(NamedTuple):
@@ -354,7 +345,7 @@ class _Layers:
                 self._fault(of_table(), "addresses and tables cannot be mixed")
                 continue
             values = self._parsed(table, of_table, OF_ONE_PORTAL)
-            if "url" not in table:
+            if not table.get("url"):
                 self._fault(of_table(), "it has no url")
             if url := values.pop("url", ""):
                 identity = portal_identity(url)

@@ -26,7 +26,6 @@ from skymount.values import (
     lines,
     number,
     one_of,
-    parse_portal_url,
     parse_size,
     path,
     portal_identity,
@@ -84,10 +83,6 @@ def _dialect(value: object, name: str) -> Dialect:
     return value if isinstance(value, Dialect) else dialect_named(text(value, name))
 
 
-def _address(value: object, name: str) -> str:
-    return parse_portal_url(text(value, name))
-
-
 def _mount_options(value: object, name: str) -> tuple[str, ...]:
     """Return options of a mount; nosuid, nodev and noatime always hold."""
     return tuple(one_of(each, f"each of {name}", ("ro", "noexec")) for each in texts(value, name))
@@ -119,6 +114,7 @@ _ADDRESSES = Kind(portal_urls, items, list)
 _HEADERS = Kind(headers, lines, lambda value: dict.fromkeys(dict(value), MASK))
 _HOSTS = Kind(redirect_hosts, items, _hosts)
 _PATH = Kind(path)
+_URL = Kind(portal_url)
 _SIZE = Kind(parse_size, write=format_size)
 
 
@@ -250,7 +246,7 @@ class _OfPortals:
         "",
         "Where the skykeys are kept, if not at the portal.",
         "It gets the same `api_key` and `headers`.",
-        kind=Kind(portal_url),
+        kind=_URL,
         example="https://node.example",
         unset="the portal",
         of_one=True,
@@ -346,7 +342,7 @@ class PortalOptions(_OfPortals):
         WrongTypeError for a value of another type and for an unknown option, MalformedError for a
         value that cannot be used. Neither repeats a secret.
         """
-        checked = parse_portal_url(text(url, "portal URL") or DEFAULT_SVC_PORTAL_URL)
+        checked = portal_url(url, "portal URL") or DEFAULT_SVC_PORTAL_URL
         return cls(checked, **_checked(options, ClientOptions.__optional_keys__))
 
     def overridden(self, **options: Unpack["CommonOptions"]) -> Self:
@@ -536,7 +532,7 @@ SETTINGS = dict(sorted(declared(Config).items(), key=lambda each: each[0] != "po
 """Those of the file, without its tables; the first one is `portals`."""
 
 OF_ONE_PORTAL = {
-    "url": Setting("", "The address. Needed.", "", Kind(_address)),
+    "url": Setting("", "The address. Needed.", "", _URL),
     **{name: made for name, made in declared(PortalOptions).items() if made.in_table},
 }
 """Those of a table ``[[portals]]``."""

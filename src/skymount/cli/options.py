@@ -164,8 +164,8 @@ def copying_options(command: F) -> F:
         given = {name: parameters.pop(name) for name in (*names, "config_file")}
         target = load_settings(portals=[to] if to else [], **given)
         file = given.pop("config_file") or ""  # of which the line above has warned, if need be
-        named = config.for_named_portals(os.environ)  # the rest is for the target
-        source = config.load({"portals": sources, **given}, environ=named, file=file)
+        given["portals"] = sources
+        source = config.load(given, environ=os.environ, file=file, others=True)
         return command(source=source, target=_with_default(target, "--to"), **parameters)
 
     sources = click.option(

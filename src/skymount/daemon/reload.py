@@ -1,7 +1,7 @@
 """What a running mount takes over from a configuration that is read again (semantics, M9)."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import trio
@@ -17,18 +17,10 @@ log = logging.getLogger(__name__)
 _LIVE = {name for name, each in SETTINGS.items() if each.live}
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What differs between two configurations."""
-
-    credentials: Sequence[str]
-    """Portals whose api_key or headers have changed."""
-    remount: Sequence[str]
-    """Keys that take effect when the mount starts again."""
-
-
-def compare(old: Config, new: Config) -> Changes:
-    """Return what has changed; what is set for portals is compared portal by portal."""
+def compare(old: Config, new: Config) -> tuple[list[str], list[str]]:
+    """Return the portals whose credentials have changed, and the keys that take effect when the
+    mount starts again. What is set for portals is compared portal by portal.
+    """
     before, after = old.portal_options, new.portal_options
     of_portals = {
         url: _changed(before[url], after[url], declared(PortalOptions))
@@ -39,7 +31,7 @@ def compare(old: Config, new: Config) -> Changes:
         *of_portals.values()
     )
     credentials = [url for url, names in of_portals.items() if names & _LIVE]
-    return Changes(credentials, sorted(changed - _LIVE))
+    return credentials, sorted(changed - _LIVE)
 
 
 def _changed(old: object, new: object, names: Iterable[str]) -> set[str]:
@@ -68,18 +60,18 @@ class Reloader:
         except SkymountError as error:
             log.error("SIGHUP: nothing is changed: %s", error)
             return
-        changes = compare(self.config, new)
+        credentials, remount = compare(self.config, new)
         if new.log_level != self.config.log_level:
             log.info("SIGHUP: log_level is %s now", new.log_level)
-        for url in changes.credentials:
+        for url in credentials:
             log.info("SIGHUP: %s has other credentials now", url)
-        for key in changes.remount:
+        for key in remount:
             log.warning("SIGHUP: %s has changed: mount again for that", key)
-        if new.log_level == self.config.log_level and not (changes.credentials or changes.remount):
+        if new.log_level == self.config.log_level and not (credentials or remount):
             log.info("SIGHUP: the configuration is as before")
         live = {name: getattr(new, name) for name in _LIVE}
         self.config = replace(self.config, portal_tables=new.portal_tables, **live)
         set_level(new.log_level)
         for client in self.portals.clients:
-            if client.url in changes.credentials:
+            if client.url in credentials:
                 client.set_credentials(new.portal_options[client.url])

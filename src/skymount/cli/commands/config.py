@@ -28,6 +28,8 @@ _TAIL = """
 # mountpoint = "~/sky"
 """
 
+_Row = dict[str, object]  # a value, and its origin
+
 _name_option = click.option(
     "--name", metavar="NAME", default="", help="As a mount of the table [mounts.NAME] sees it."
 )
@@ -111,14 +113,14 @@ def show(config_file: str | None, name: str, as_json: bool) -> None:
     """
     path, found = _load(config_file, name)
     values = {
-        key: (setting.written(getattr(found, key)), found.origin(key) or "default")
+        key: _row(setting.written(getattr(found, key)), found.origin(key) or "default")
         for key, setting in SETTINGS.items()
     }
     tables = [*_tables(path, found)]
     result = {
         "path": str(path) if path else None,
-        "values": _with_names(values),
-        "portals": [_with_names(table) for table in tables],
+        "values": values,
+        "portals": tables,
     }
     emit(result, as_json, _lines(values, tables))
 
@@ -179,43 +181,40 @@ def _check_certificates(config: Config) -> None:
             raise ConfigError(f"ca_file: {error}; it is to be a file in PEM format") from None
 
 
-def _with_names(rows: Mapping[str, tuple[object, str]]) -> dict[str, object]:
-    return {key: {"value": value, "origin": origin} for key, (value, origin) in rows.items()}
+def _row(value: object, origin: str) -> _Row:
+    return {"value": value, "origin": origin}
 
 
-def _tables(path: Path | None, found: Config) -> Iterator[dict[str, tuple[object, str]]]:
-    """Yield (value, origin) of the keys of each portal, if one has a table of its own."""
+def _tables(path: Path | None, found: Config) -> Iterator[dict[str, _Row]]:
+    """Yield the keys of each portal, if one has a table of its own."""
     for url in found.portals if found.portal_tables else ():
-        rows: dict[str, tuple[object, str]] = {"url": (url, found.origin("portals"))}
-        identity = portal_identity(url)
+        origin, identity = found.origin("portals"), portal_identity(url)
+        rows = {"url": _row(url, origin)}
         if identity in found.portal_tables:
             place = found.places[identity]
-            if rows["url"][1].startswith(f"{path}: "):  # not the environment
-                rows["url"] = url, place("url")
+            if origin.startswith(f"{path}: "):  # not the environment
+                rows["url"] = _row(url, place("url"))
             for key, value in found.portal_tables[identity].items():
-                rows[key] = OF_ONE_PORTAL[key].written(value), place(key)
+                rows[key] = _row(OF_ONE_PORTAL[key].written(value), place(key))
         yield rows
 
 
-def _lines(
-    values: Mapping[str, tuple[object, str]], tables: list[dict[str, tuple[object, str]]]
-) -> Iterator[str]:
+def _lines(values: Mapping[str, _Row], tables: list[dict[str, _Row]]) -> Iterator[str]:
     """Yield the values in the syntax of the file; tables have to be the last."""
     yield from _rows({k: row for k, row in values.items() if k != "portals" or not tables})
     for table in tables:
         yield from ("", "[[portals]]", *_rows(table))
 
 
-def _rows(rows: Mapping[str, tuple[object, str]]) -> Iterator[str]:
-    paths = [key for key, setting in SETTINGS.items() if setting.is_path]
-    settings = {
-        # A path that is not set; the file may not have an empty one.
-        key: f"{'# ' if key in paths and not value else ''}{key} = {_toml(value)}"
-        for key, (value, _) in rows.items()
-    }
-    width = min(max(map(len, settings.values())), 40)
-    for key, (_, origin) in rows.items():
-        yield f"{settings[key]:<{width}}  # {origin}"
+def _rows(rows: Mapping[str, _Row]) -> Iterator[str]:
+    shown = []
+    for key, row in rows.items():
+        # The file may not have an empty path.
+        is_unset = key in SETTINGS and SETTINGS[key].is_path and not row["value"]
+        shown.append((f"{'# ' * is_unset}{key} = {_toml(row['value'])}", row["origin"]))
+    width = min(max(len(setting) for setting, _ in shown), 40)
+    for setting, origin in shown:
+        yield f"{setting:<{width}}  # {origin}"
 
 
 def _toml(value: object) -> str:
