@@ -1,4 +1,4 @@
-"""Types and ranges of what callers pass."""
+"""C3: types and ranges of what callers pass."""
 
 import math
 
@@ -27,12 +27,14 @@ def test_values_that_fit():
     [
         (text, b"a", "a string, not bytes"),
         (flag, 1, "True or False, not int"),
+        (flag, None, "True or False, not NoneType"),
         (integer, True, "an integer, not bool"),
         (integer, 1.0, "an integer, not float"),
         (seconds, True, "a number of seconds, not bool"),
         (seconds, "1", "a number of seconds, not str"),
         (texts, "ab", "a list of strings, not a single one"),
         (texts, {"a"}, "a list of strings, not set"),
+        (texts, 5, "a list of strings, not int"),
         (mapping, [1], "a mapping, not list"),
         (callback, 5, "callable, not int"),
     ],
@@ -42,6 +44,18 @@ def test_wrong_types(check: object, value: object, words: str):
     with pytest.raises(WrongTypeError) as caught:
         check(value, "x")  # type: ignore[operator]
     assert str(caught.value) == f"x must be {words}"
+
+
+@pytest.mark.parametrize("value", [[5], b"ab"])
+def test_what_is_in_a_list(value: object):
+    """Bytes are a sequence, too, but not of texts."""
+    with pytest.raises(WrongTypeError, match="each of x must be a string, not int"):
+        texts(value, "x")
+
+
+def test_least_without_most():
+    with pytest.raises(MalformedError, match="x must be at least 0"):
+        integer(-HUGE, "x")
 
 
 @pytest.mark.parametrize("value", [-1, 11, HUGE, -HUGE], ids=["-1", "11", "huge", "-huge"])

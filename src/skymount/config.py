@@ -9,7 +9,7 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -221,21 +221,16 @@ def load(
     return found.config(environment.keys() | given.keys())
 
 
+_Tables = dict[object, tuple[dict[str, Any], Place]]  # by the identities of portals
+
+
 class _Given(NamedTuple):
     """A value of a setting."""
 
     value: Any
     place: Place
     owners: Set[object] | None
-    """The portals that it belongs to; None: any."""
-
-
-class _Table(NamedTuple):
-    """A table ``[[portals]]``."""
-
-    url: str
-    values: dict[str, Any]
-    place: Place
+    """The portals that were named as it was set, to which it may belong; None: any."""
 
 
 class _Layers:
@@ -244,14 +239,14 @@ class _Layers:
     def __init__(self) -> None:
         self._faults: list[str] = []
         self._given: dict[str, _Given] = {}
-        self._tables: dict[object, _Table] = {}  # by the portal's identity
+        self._tables: _Tables = {}
+        self._urls: tuple[str, ...] = ()
         self.has_secrets = False
 
     @property
-    def _portals(self) -> Mapping[object, str]:
-        """The addresses of the portals that are named so far, by their identities."""
-        urls = self._given["portals"].value if "portals" in self._given else ()
-        return {portal_identity(url): url for url in Config(portals=urls).portal_urls}
+    def _portals(self) -> Set[object]:
+        """The identities of the portals that are named so far."""
+        return {portal_identity(url) for url in Config(portals=self._urls).portal_urls}
 
     def add_file(self, file: ConfigFile, name: str) -> None:
         mounts = file.settings.pop("mounts", {})
@@ -299,11 +294,9 @@ class _Layers:
         """
         found = self._parsed(given, place, by_shell=by_shell)
         self._tables |= found.pop("portal_tables", {})
-        for key, value in found.items():
-            self._given[key] = _Given(value, place, None)
-        for key in () if for_any else found:
-            if SETTINGS[key].of_one:
-                self._given[key] = _Given(found[key], place, self._portals.keys())
+        self._urls = found.get("portals", self._urls)
+        owners = None if for_any else self._portals
+        self._given |= {key: _Given(value, place, owners) for key, value in found.items()}
 
     def _parsed(
         self,
@@ -321,8 +314,8 @@ class _Layers:
                 if setting is None:
                     self._fault(place(key), _unknown_key(key, value, known))
                 elif key == "portals" and _is_tables(value):
-                    tables = found["portal_tables"] = dict(self._tables_of(value, place))
-                    found[key] = tuple(url for url, _, _ in tables.values())
+                    tables = found["portal_tables"] = self._tables_of(value, place)
+                    found[key] = tuple(table["url"] for table, _ in tables.values())
                 else:
                     if setting.is_path and not by_shell:
                         refuse_variables(value, key)
@@ -333,9 +326,9 @@ class _Layers:
                 self._fault(place(key), f"{named}{shown(error)}")
         return found
 
-    def _tables_of(self, given: list[object], place: Place) -> Iterator[tuple[object, _Table]]:
-        """Yield the tables ``[[portals]]`` by the identities of their portals."""
-        seen = set()
+    def _tables_of(self, given: list[object], place: Place) -> _Tables:
+        """Return the tables ``[[portals]]`` by the identities of their portals."""
+        found: _Tables = {}
         for number, table in enumerate(given):
 
             def of_table(*keys: str | int, number: int = number) -> str:
@@ -347,12 +340,12 @@ class _Layers:
             values = self._parsed(table, of_table, OF_ONE_PORTAL)
             if not table.get("url"):
                 self._fault(of_table(), "it has no url")
-            if url := values.pop("url", ""):
+            if url := values.get("url"):
                 identity = portal_identity(url)
-                if identity in seen:
+                if identity in found:
                     self._fault(of_table(), f"{url} is listed twice")
-                seen.add(identity)
-                yield identity, _Table(url, values, of_table)
+                found[identity] = values, of_table
+        return found
 
     def _fault(self, place: str, what: str) -> None:
         self._faults.append(f"{place}: {what}")
@@ -367,13 +360,13 @@ class _Layers:
         places: dict[object, Place] = {key: each.place for key, each in self._given.items()}
         values = {}
         for key, (value, place, owners) in self._given.items():
-            if owners is None or used.keys() <= owners:
-                values[key] = value
-            else:
+            if SETTINGS[key].of_one and owners is not None and not used <= owners:
                 places[key] = partial(_of_another_portal, place)
+            else:
+                values[key] = value
         tables = {}
-        for identity in used.keys() & self._tables.keys():
-            _, table, places[identity] = self._tables[identity]
+        for identity in used & self._tables.keys():
+            table, places[identity] = self._tables[identity]
             tables[identity] = {k: table[k] for k in table if not (k in later and k in values)}
         secrets = [key for key, setting in OF_ONE_PORTAL.items() if setting.secret]
         is_secret = any(table.get(key) for table in tables.values() for key in secrets)

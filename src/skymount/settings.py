@@ -508,7 +508,7 @@ class Config(_OfPortals):
         common = {name: getattr(self, name) for name in declared(_OfPortals)}
         tables = self.portal_tables
         return {
-            url: PortalOptions(url, **{**common, **tables.get(portal_identity(url), {})})
+            url: PortalOptions(**{**common, **tables.get(portal_identity(url), {}), "url": url})
             for url in self.portal_urls
         }
 

@@ -13,7 +13,6 @@ class _Names:
     """Answers once so many names were asked for; some of them fail."""
 
     def __init__(self, together: int, failures: dict[str, Exception]) -> None:
-        self.timeout = 30.0
         self.asked: list[str] = []
         self._together = together
         self._failures = failures

@@ -45,7 +45,7 @@ def look(sessions: Sessions, site: FakeSkyfile, options: ChosenOptions) -> int:
     async def count(session: Session) -> int:
         return len((await session.find(location.root)).tree)
 
-    return sessions.call(settings, count, location)
+    return sessions.run(settings, count, location)
 
 
 def test_a_session_ends_when_it_is_idle(site: FakeSkyfile) -> None:
@@ -167,7 +167,7 @@ def test_a_session_that_cannot_open() -> None:
 
     for _ in range(2):
         with pytest.raises(ValueError, match="nonsense"):
-            sessions.call(wrong, never, "link")
+            sessions.run(wrong, never, "link")
     assert (len(sessions), threads()) == (0, 0)
 
 

@@ -25,7 +25,7 @@ async def send_owed(content: "Content", owed: "Sequence[OwedEntry]") -> list[dic
     if any(each.with_content for each in owed):
         from skymount.content.replication.replicator import Replicator
 
-        send_content = Replicator(content.portals, content.reader, content.loader).replicate
+        send_content = Replicator(content.portals, content.reader).replicate
     sender = OwedSender(content.registry, content.ledger, send_content=send_content)
     for each in owed:
         client = clients.get(each.portal)

@@ -5,10 +5,10 @@ Errors leave `run` bare, in no group.
 
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Collection, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import trio
 
@@ -22,14 +22,10 @@ from skymount.settings import Config
 
 if TYPE_CHECKING:
     from skymount.portal.client.client import PortalClient
-    from skymount.portal.client.upload import UploadBody
     from skymount.portal.ledger.ledger import Ledger
     from skymount.portal.ledger.pending_write import PendingWrite
     from skymount.portal.ledger.revision_marks import EntryId
-    from skymount.portal.registry.entry_state import EntryState
-    from skymount.wire.key_pair import SigningKeyPair
     from skymount.wire.registry_entry import SignedEntry
-    from skymount.wire.skylink import Skylink
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -95,92 +91,61 @@ def run(opened: AbstractAsyncContextManager[S], function: Callable[[S], Awaitabl
         raise cause from cause.__cause__
 
 
-@dataclass(frozen=True, slots=True)
-class WriteSession:
-    """What a command changes entries with."""
+def change(
+    settings: Config,
+    function: Callable[[Content], Awaitable[T]],
+    entry: "EntryId | None" = None,
+    interrupted: str = "nothing was changed",
+) -> T:
+    """`run` what changes an entry, and say what became of that if it fails, or a signal ends it;
+    without an entry that is `interrupted`. StorageError when the ledger cannot be used.
+    """
+    from skymount.cli.pending_entries import warn_of_dropped
 
-    content: Content
-    before: "dict[EntryId, SignedEntry | None]" = field(default_factory=dict)
-    """The newest known revision of each entry as its change began."""
+    begun: list[_KnownEntry] = []
 
-    def outcome(self, ledger: "Ledger") -> str:
-        """Say what became of the changes, if something else than an error ended them."""
-        for entry, before in self.before.items():
-            if _is_pending(ledger, entry):
-                return "the change is kept, see `skymount registry pending`"
-            if ledger.newest_entry(entry.public_key, entry.tweak) != before:
-                return "the entry was changed, but not all portals have answered"
-        return "the entry is as it was"
-
-    async def publish(
-        self, entry: "EntryId", pair: "SigningKeyPair", body: "UploadBody"
-    ) -> "tuple[Skylink, EntryState]":
-        """Upload content to all portals, then set an entry to it; an error as of `set`."""
-        from skymount.cli.uploads import upload_everywhere, write_uploaded
-
-        portals = self.content.portals
-        skylink, lacking = await upload_everywhere(portals, body, self.content.settings.writes)
-
-        async def write(lacking: Collection[str]) -> "EntryState":
-            registry, data = self.content.registry, bytes(skylink)
-            return await registry.write(entry, pair, data, None, lacking=lacking)
-
-        with self._explaining_spool(entry):
-            return skylink, await write_uploaded(write, portals, body, skylink, lacking)
-
-    async def set(self, entry: "EntryId", pair: "SigningKeyPair", data: bytes) -> "EntryState":
-        """Set an entry, whatever it holds; an error says if the spool keeps the change."""
-        with self._explaining_spool(entry):
-            return await self.content.registry.write(entry, pair, data, None)
-
-    async def delete(self, entry: "EntryId", pair: "SigningKeyPair") -> "EntryState":
-        with self._explaining_spool(entry):
-            return await self.content.registry.delete(entry, pair)
-
-    @contextmanager
-    def _explaining_spool(self, entry: "EntryId") -> Iterator[None]:
-        ledger = self.content.ledger
-        self.before[entry] = ledger.newest_entry(entry.public_key, entry.tweak)
+    async def main(opened: Content) -> T:
+        ledger = opened.ledger
+        ledger.prepare()
+        if entry is None:
+            return await function(opened)
+        begun.append(_known(ledger, entry))
         try:
-            yield
+            return await function(opened)
         except PortalError as error:
-            if not _is_pending(ledger, entry):
+            if _known(ledger, entry).pending <= begun[0].pending:
                 raise
             kept = "; it is kept, see `skymount registry pending`"
             raise error.explained(after=kept) from error
 
-
-def change(
-    settings: Config,
-    function: Callable[[WriteSession], Awaitable[T]],
-    interrupted: str = "",
-) -> T:
-    """`run` what changes entries; StorageError when the ledger cannot be used.
-
-    `interrupted` is what to say if a signal ends it, in place of what became of the entry.
-    """
-    from skymount.cli.pending_entries import warn_of_dropped
-
-    begun: list[WriteSession] = []
-
-    async def main(opened: Content) -> T:
-        opened.ledger.prepare()
-        begun.append(WriteSession(opened))
-        return await function(begun[0])
-
     def outcome() -> str:
-        if interrupted or not begun:
-            return interrupted or "nothing was changed"
+        if entry is None or not begun:
+            return interrupted
         with open_ledger() as ledger:
-            return begun[0].outcome(ledger)
+            found = _known(ledger, entry)
+        if not found.pending <= begun[0].pending:
+            return "the change is kept, see `skymount registry pending`"
+        if found.newest != begun[0].newest:
+            return "the entry was changed, but not all portals have answered"
+        return "the entry is as it was"
 
     with interruption(outcome):
         return run(content(settings, cached=False, gave_up=warn_of_dropped), main)
 
 
-def _is_pending(ledger: "Ledger", entry: "EntryId") -> bool:
+class _KnownEntry(NamedTuple):
+    """What the ledger knows of an entry."""
+
+    newest: "SignedEntry | None"
+    pending: frozenset[int]
+    """The numbers of its changes that are not posted."""
+
+
+def _known(ledger: "Ledger", entry: "EntryId") -> _KnownEntry:
+    key = entry.public_key, entry.tweak
     found = ledger.pending()
-    return any((each.public_key, each.tweak) == (entry.public_key, entry.tweak) for each in found)
+    pending = frozenset(each.id for each in found if (each.public_key, each.tweak) == key)
+    return _KnownEntry(ledger.newest_entry(*key), pending)
 
 
 async def _until_signal(main: Callable[[], Awaitable[T]]) -> T:

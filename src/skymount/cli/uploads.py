@@ -1,6 +1,6 @@
 """Uploads of commands: which portals take them, and what is said of those that do not."""
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -9,18 +9,18 @@ from skymount.errors import SkymountError
 from skymount.wording import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from skymount.content.opening import Content
     from skymount.errors import PortalError
-    from skymount.policies import WritePolicy
     from skymount.portal.client.base import PortalReader
     from skymount.portal.client.upload import UploadBody
     from skymount.portal.failover.portals import Portals
+    from skymount.portal.ledger.revision_marks import EntryId
+    from skymount.portal.registry.entry_state import EntryState
     from skymount.wire.http.responses import UploadResult
+    from skymount.wire.key_pair import SigningKeyPair
     from skymount.wire.skylink import Skylink
-
-T = TypeVar("T")
 
 _PATIENCE = 10.0  # seconds that a portal gets, at least, once enough others have it
 
@@ -63,7 +63,7 @@ async def upload_pipe_replicas(
 
     _check_count(content.portals, count)
     taker, result = await _upload_to_first(content.portals, body)
-    replicator = Replicator(content.portals, content.reader, content.loader)
+    replicator = Replicator(content.portals, content.reader)
     results, failures = {taker: result}, list[SkymountError]()
     for client in content.portals.writable().clients:
         if client is not taker and len(results) < count:
@@ -77,34 +77,28 @@ async def upload_pipe_replicas(
     return result
 
 
-async def upload_everywhere(
-    portals: "Portals", body: "UploadBody", policy: "WritePolicy"
-) -> "tuple[Skylink, Collection[str]]":
-    """Upload to all portals, as many as the policy demands; return the skylink and the addresses of
-    the portals that lack it, of which there is a warning.
+async def publish(
+    content: "Content", entry: "EntryId", pair: "SigningKeyPair", body: "UploadBody"
+) -> "tuple[Skylink, EntryState]":
+    """Upload to all portals, as many as the settings demand, then set an entry to it. Warn of those
+    that lack the content: they are owed both.
     """
+    from skymount.portal.uploads.entry_content import write_entry
     from skymount.portal.uploads.everywhere import upload_to_all
 
-    needed = policy.needed(len(portals.writable().clients))
+    portals = content.portals
+    needed = content.settings.writes.needed(len(portals.writable().clients))
     copies = await upload_to_all(portals, body, needed, patience=_PATIENCE, extra=1.0)
     skylink = copies.agreed(needed)
     for error in copies.failures.values():
         later = "it gets content and entry later, from a mount or with `skymount registry retry`"
         warn(f"{error}; {later}")
-    return skylink, copies.lacking
 
+    async def write(lacking: "Collection[str]") -> "EntryState":
+        return await content.registry.write(entry, pair, bytes(skylink), None, lacking=lacking)
 
-async def write_uploaded(
-    write: "Callable[[Collection[str]], Awaitable[T]]",
-    portals: "Portals",
-    body: "UploadBody",
-    skylink: "Skylink",
-    lacking: "Collection[str]",
-) -> "T":
-    """Write the entry of what `upload_everywhere` has uploaded, as `write_entry` does."""
-    from skymount.portal.uploads.entry_content import write_entry
-
-    return await write_entry(write, portals, body, skylink, lacking, patience=_PATIENCE, extra=1.0)
+    given = write, portals, body, skylink, copies.lacking
+    return skylink, await write_entry(*given, patience=_PATIENCE, extra=1.0)
 
 
 def _warn_of_fallback(error: "PortalError", then: "PortalReader") -> None:

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from skymount.content.cache.write_behind import WriteBehindConfig, WriteBehindQueue
     from skymount.content.fetch.readahead import ReadaheadConfig
     from skymount.content.fetch.reader import ContentReader
-    from skymount.content.fetch.skyfile_loader import SkyfileLoader
     from skymount.content.skydb.documents import Documents
     from skymount.portal.ledger.ledger import Ledger
     from skymount.portal.ledger.pending_write import PendingWrite
@@ -97,24 +96,20 @@ class Content:
     _ends: ExitStack
 
     @cached_property
-    def loader(self) -> "SkyfileLoader":
-        from skymount.content.fetch.skyfile_loader import SkyfileLoader
-
-        return SkyfileLoader(self.portals, self.settings.verify)
-
-    @cached_property
     def reader(self) -> "ContentReader":
         from skymount.content.cache.disk_cache import DiskCache
         from skymount.content.fetch.fetcher import Fetcher
         from skymount.content.fetch.readahead import ReadaheadConfig
         from skymount.content.fetch.reader import ContentReader
+        from skymount.content.fetch.skyfile_loader import SkyfileLoader
 
         settings, disk = self.settings, None
         if self.queue is not None:
             disk = DiskCache(self.queue, tuple(settings.portals), settings.verify)
+        loader = SkyfileLoader(self.portals, settings.verify)
         readahead = settings.readahead or ReadaheadConfig()
-        parts = self.portals, self.loader, self.memory, disk, self.nursery, readahead
-        return ContentReader(self.loader, Fetcher(*parts), self.nursery)
+        parts = self.portals, loader, self.memory, disk, self.nursery, readahead
+        return ContentReader(loader, Fetcher(*parts), self.nursery)
 
     @cached_property
     def registry(self) -> "VerifiedRegistry":

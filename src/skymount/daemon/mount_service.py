@@ -23,7 +23,6 @@ from skymount.daemon import metrics, signals
 from skymount.daemon.embedded_portal import EmbeddedPortal, is_reachable
 from skymount.daemon.readiness import Report, announce
 from skymount.daemon.reload import Reloader
-from skymount.daemon.signals import SignalActions
 from skymount.daemon.status import Mount, as_json
 from skymount.errors import SkymountError
 from skymount.fs import fuse, mountpoint, obstacles
@@ -125,7 +124,7 @@ async def _serve(
             wake = registry.wake_senders
             registry.repair = ReadRepair(ledger, registry.marks, writable, content.nursery, wake)
         retry = SpoolRetry(registry, ledger, keys.latest, sends=config.send_pending)
-        replicate = Replicator(portals, content.reader, content.loader).replicate
+        replicate = Replicator(portals, content.reader).replicate
         owed = OwedSender(registry, ledger, sends=config.send_pending, send_content=replicate)
 
         urls = [each.url for each in portals.clients]
@@ -144,7 +143,7 @@ async def _serve(
         )
         adapter = fuse.FuseAdapter(files, how, portals.waited_for)
         mount = Mount(config, embedded, content, trees, skylinks, domains, owed, adapter)
-        actions = SignalActions(fuse.stop, Reloader(config, reread, portals, content.names).reload)
+        reload = Reloader(config, reread, portals, content.names).reload
 
         with signals.receiving() as received:
             fuse.attach(adapter, how)
@@ -153,7 +152,7 @@ async def _serve(
                 with trio.CancelScope() as scope:
                     seen = partial(mount.metrics, is_asking=False)
                     tasks: Sequence[Callable[[], Awaitable[object]]] = (
-                        partial(signals.handle, received, actions, scope, stop_grace),
+                        partial(signals.handle, received, fuse.stop, reload, scope, stop_grace),
                         partial(announce, config, report, embedded, reads),
                         partial(metrics.serve, config.metrics_listen, seen, warn),
                         reads.run,

@@ -5,22 +5,12 @@ import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import trio
 
 from skymount.process_hardening import has_terminal
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SignalActions:
-    """What signals do."""
-
-    unmount: Callable[[], None]
-    """Takes no more requests; those under way go on."""
-    reload: Callable[[], Awaitable[None]]
 
 
 @contextmanager
@@ -34,10 +24,14 @@ def receiving() -> Iterator[AsyncIterator[int]]:
 
 
 async def handle(
-    signals: AsyncIterator[int], actions: SignalActions, scope: trio.CancelScope, grace: float
+    signals: AsyncIterator[int],
+    unmount: Callable[[], None],
+    reload: Callable[[], Awaitable[None]],
+    scope: trio.CancelScope,
+    grace: float,
 ) -> None:
-    """Handle signals. The first one that ends the mount leaves `grace` seconds to what is under
-    way; the second one cancels it.
+    """Handle signals. The first one that ends the mount lets it take no more requests, and leaves
+    `grace` seconds to those under way; the second one cancels them.
     """
     ending = {signal.SIGTERM, signal.SIGINT}
     if has_terminal():
@@ -47,10 +41,10 @@ async def handle(
             log.info("%s: unmounting", signal.Signals(number).name)
             if scope.deadline < float("inf"):
                 scope.cancel()
-            actions.unmount()
+            unmount()
             scope.deadline = trio.current_time() + grace
         elif number == signal.SIGHUP:
-            await actions.reload()
+            await reload()
         else:  # it told this itself once, and must not end a mount now
             log.warning("SIGUSR1: `py-spy dump --pid %d` shows what the mount does", os.getpid())
 

@@ -66,8 +66,7 @@ async def find_many(
                 found[root] = silence
                 continue
             try:
-                with trio.fail_after(session.timeout):
-                    found[root] = await session.find(root)
+                found[root] = await session.find(root)
             except (SkymountError, OSError, trio.TooSlowError) as error:
                 found[root] = error
                 if isinstance(error, PortalTimeoutError | trio.TooSlowError):

@@ -12,7 +12,7 @@ from skymount.file_api.location import Location
 from skymount.file_api.open_file import OpenFile
 from skymount.file_api.options import ChosenOptions
 from skymount.file_api.os_errors import translated
-from skymount.file_api.session import Found
+from skymount.file_api.session import Found, Session
 from skymount.file_api.sessions import SESSIONS
 from skymount.settings import FileOptions
 
@@ -29,14 +29,14 @@ class Files:
 
     def outdate_names(self) -> None:
         """Let every domain and v2 skylink be resolved again when it is used next."""
-        SESSIONS.outdate_names(self.options.settings())
+        SESSIONS.tell(self.options.settings(), Session.outdate_names)
 
     def find(self, location: Location) -> Entry:
         """Return what is at a location now; OSError as for a path in a file system."""
         return self._entry(location, self._found(location))
 
     def _found(self, location: Location) -> Found:
-        return SESSIONS.call(
+        return SESSIONS.run(
             self.options.settings(), lambda session: session.find(location.root), location
         )
 

@@ -66,11 +66,12 @@ class OpenFile:
             offset=start,
             length=stop - start,
         )
-        return self._sessions.call(self._settings, read, self.entry.location)
+        return self._sessions.run(self._settings, read, self.entry.location)
 
     def close(self) -> None:
         self._window.drop()
-        self._sessions.close_file(self._settings, self._number)
+        number = self._number
+        self._sessions.tell(self._settings, lambda session: session.close_file(number))
 
 
 class _Window:

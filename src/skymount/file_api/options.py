@@ -9,6 +9,7 @@ from typing import Any, Self, Unpack
 from skymount import config
 from skymount.errors import ConfigError, MalformedError, WrongTypeError
 from skymount.settings import Config, FileOptions
+from skymount.values import text
 from skymount.wording import did_you_mean
 
 _OTHER_VARIABLES = frozenset(
@@ -42,9 +43,8 @@ class ChosenOptions:
             advice = did_you_mean(name, known) or f"; there are {', '.join(known)}"
             raise WrongTypeError(f"unknown option {name!r}{advice}")
         for name in ("verify", "api_key"):
-            if not isinstance(given.get(name), str | None):
-                kind = type(given[name]).__name__
-                raise WrongTypeError(f"{name} must be a text (str), not {kind}")
+            if given.get(name) is not None:
+                text(given[name], name)
         if isinstance(size := given.get("disk_cache"), bool):
             given["disk_cache"] = None if size else 0
         if (portals := given.get("portals")) is not None:

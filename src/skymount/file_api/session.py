@@ -59,12 +59,13 @@ class Session:
         self._files: dict[int, ContentFile] = {}
 
     async def find(self, root: Skylink | str) -> Found:
-        """Return what a skylink or a domain leads to now."""
-        if isinstance(root, Skylink) and root.version == 1:
-            return Found(await self._load(root), is_proved=True)
-        await self.content.entries()
-        found = await self.content.names.resolve(root)
-        return Found(await self._load(found.skylink), found.verified)
+        """Return what a skylink or a domain leads to now, in time."""
+        with trio.fail_after(self.timeout):
+            if isinstance(root, Skylink) and root.version == 1:
+                return Found(await self._load(root), is_proved=True)
+            await self.content.entries()
+            found = await self.content.names.resolve(root)
+            return Found(await self._load(found.skylink), found.verified)
 
     def outdate_names(self) -> None:
         """Let every name be resolved again when it is used next."""
@@ -100,7 +101,10 @@ class Session:
             file = self.content.reader.open(extent.skyfile, extent.start, extent.size)
             self._files[number] = file
         found = file.ready(offset, length)
-        return await file.wait(offset, length) if found is None else found
+        if found is not None:
+            return found
+        with trio.fail_after(self.timeout):
+            return await file.wait(offset, length)
 
     def close_file(self, number: int) -> None:
         file = self._files.pop(number, None)

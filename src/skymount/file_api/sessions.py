@@ -52,24 +52,16 @@ class Sessions:
         self._begin()
 
     def _begin(self) -> None:
-        self._lock = threading.RLock()  # `close_file` may interrupt its holder, from `__del__`
+        self._lock = threading.RLock()  # `tell` may interrupt its holder, from `__del__`
         self._slots: OrderedDict[Settings, _Slot] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._slots)
 
-    def call(
-        self, settings: Settings, function: Callable[[Session], Awaitable[T]], link: object
-    ) -> T:
-        """Run a function in the session of these settings; OSError names the link."""
-        with translating(link), self._used(settings) as thread:
-            session = thread.opened
-            return thread.call(partial(_in_time, session, function))
-
     def run(
         self, settings: Settings, function: Callable[[Session], Awaitable[T]], link: object
     ) -> T:
-        """Run a function that bounds its time itself."""
+        """Run a function in the session of these settings; OSError names the link."""
         with translating(link), self._used(settings) as thread:
             return thread.call(partial(function, thread.opened))
 
@@ -118,19 +110,13 @@ class Sessions:
                         del self._slots[settings]
                     return
 
-    def close_file(self, settings: Settings, number: int) -> None:
-        """Close an open file and do not wait, also from `__del__`."""
+    def tell(self, settings: Settings, function: Callable[[Session], object]) -> None:
+        """Let the session of these settings, if it is open, do something, and do not wait; also
+        from `__del__`.
+        """
         slot = self._slots.get(settings)
         if slot is not None and slot.thread is not None:
-            thread = slot.thread
-            thread.call_soon(partial(thread.opened.close_file, number))
-
-    def outdate_names(self, settings: Settings) -> None:
-        """Let every name be resolved again when it is used next."""
-        slot = self._slots.get(settings)
-        if slot is not None and slot.thread is not None:
-            thread = slot.thread
-            thread.call_soon(thread.opened.outdate_names)
+            slot.thread.call_soon(partial(function, slot.thread.opened))
 
     def close(self) -> None:
         """Close all sessions; those that are used again open again."""
@@ -145,11 +131,6 @@ class Sessions:
         """Forget all sessions in a forked process, which has none of their threads."""
         _abandoned.append(self._slots)
         self._begin()
-
-
-async def _in_time(session: Session, function: Callable[[Session], Awaitable[T]]) -> T:
-    with trio.fail_after(session.timeout):
-        return await function(session)
 
 
 _abandoned: list[object] = []  # kept: closing what belongs to the parent could disturb it

@@ -73,7 +73,7 @@ async def kit(source: str, target: str, limit: int = SIZE_LIMIT) -> AsyncIterato
     async with open_portals(Config(portals=(source, target)).portal_options, 20) as portals:
         loader = SkyfileLoader(portals, VerifyPolicy.AVAILABLE)
         async with open_reader(portals, loader, MemoryCache(8 << 20)) as reader:
-            replicator = Replicator(portals, reader, loader, limit)
+            replicator = Replicator(portals, reader, limit)
             yield Kit(replicator, portals, portals.clients[1])
 
 
@@ -202,7 +202,7 @@ async def lying(*others: FakePortal, size: int) -> AsyncIterator[tuple[Kit, Fake
         async with open_portals(Config(portals=(*urls,)).portal_options, 20) as portals:
             loader = SkyfileLoader(portals, VerifyPolicy.AVAILABLE)
             async with open_reader(portals, loader, MemoryCache(8 << 20)) as reader:
-                yield Kit(Replicator(portals, reader, loader), portals, portals.clients[-1]), target
+                yield Kit(Replicator(portals, reader), portals, portals.clients[-1]), target
 
 
 @pytest.mark.parametrize("size", [1000, 5 << 20])
@@ -244,7 +244,7 @@ async def test_metadata_of_another_size_keep_nothing_from_being_sent(target: str
         ) as portals:
             loader = SkyfileLoader(portals, VerifyPolicy.AVAILABLE)
             async with open_reader(portals, loader, MemoryCache(8 << 20)) as reader:
-                replicator = Replicator(portals, reader, loader)
+                replicator = Replicator(portals, reader)
                 await replicator.replicate(content.skylink, portals.clients[-1])
         assert len(liar.asked("/svc/metadata/")) == 1
 
@@ -260,7 +260,7 @@ async def test_a_liar_that_calls_it_encrypted_keeps_nothing_from_being_sent():
             async with open_portals(Config(portals=(*urls,)).portal_options, 20) as portals:
                 loader = SkyfileLoader(portals, VerifyPolicy.AVAILABLE)
                 async with open_reader(portals, loader, MemoryCache(8 << 20)) as reader:
-                    replicator = Replicator(portals, reader, loader)
+                    replicator = Replicator(portals, reader)
                     with pytest.raises(UnreplicableError, match="stores"):
                         await replicator.replicate(content.skylink, portals.clients[-1])
         assert len(target.asked(UPLOAD)) == 1
@@ -380,7 +380,7 @@ async def test_a_read_only_portal_gets_nothing():
         async with open_portals(settings.portal_options, 20) as portals:
             loader = SkyfileLoader(portals, VerifyPolicy.AVAILABLE)
             async with open_reader(portals, loader, MemoryCache(8 << 20)) as reader:
-                replicator = Replicator(portals, reader, loader)
+                replicator = Replicator(portals, reader)
                 with pytest.raises(ReadOnlyPortalError):
                     await replicator.replicate(content.skylink, portals.clients[1])
         assert target.asked(UPLOAD) == []

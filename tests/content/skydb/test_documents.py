@@ -103,7 +103,7 @@ async def open_kit(
         stack.callback(ledger.close)
         entries = VerifiedRegistry(portals, ledger, policy=writes)
         documents = Documents(entries, reader, portals, policy, cache=cache, writes=writes)
-        replicator = Replicator(portals, reader, loader)
+        replicator = Replicator(portals, reader)
         yield Kit(documents, entries, loader.loads, ledger, replicator)
 
 

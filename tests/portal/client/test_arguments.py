@@ -87,26 +87,6 @@ def test_text_mappings():
             arguments.text_mapping(value, "error_pages")
 
 
-def test_sequences_of_texts():
-    """A list or tuple of texts; a single text is not one, nor are bytes."""
-    assert values.texts(["a", "b"], "try_files") == ("a", "b")
-    for value in ("ab", b"ab", 5, [5], {"a"}):
-        with pytest.raises(WrongTypeError, match="try_files"):
-            values.texts(value, "try_files")
-
-
-def test_flags_and_sizes():
-    """C3: Numbers are no truth values, and truth values no numbers."""
-    assert values.flag(True, "x") is True
-    assert values.integer(0, "x") == 0
-    for check, value in ((values.flag, 1), (values.flag, None), (values.integer, True)):
-        with pytest.raises(WrongTypeError, match="x must be"):
-            check(value, "x")
-    for value in (-1, -HUGE):
-        with pytest.raises(MalformedError):
-            values.integer(value, "x")
-
-
 def test_local_paths(tmp_path: Path):
     """A path is a text or has __fspath__; bytes, nothing and NUL are not taken."""
     assert (

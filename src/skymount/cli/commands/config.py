@@ -190,12 +190,11 @@ def _tables(path: Path | None, found: Config) -> Iterator[dict[str, _Row]]:
     for url in found.portals if found.portal_tables else ():
         origin, identity = found.origin("portals"), portal_identity(url)
         rows = {"url": _row(url, origin)}
-        if identity in found.portal_tables:
-            place = found.places[identity]
-            if origin.startswith(f"{path}: "):  # not the environment
-                rows["url"] = _row(url, place("url"))
-            for key, value in found.portal_tables[identity].items():
-                rows[key] = _row(OF_ONE_PORTAL[key].written(value), place(key))
+        is_named_elsewhere = not origin.startswith(f"{path}: ")
+        for key, value in found.portal_tables.get(identity, {}).items():
+            if key != "url" or not is_named_elsewhere:
+                place = found.places[identity](key)
+                rows[key] = _row(OF_ONE_PORTAL[key].written(value), place)
         yield rows
 
 

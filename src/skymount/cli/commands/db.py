@@ -28,7 +28,6 @@ from skymount.wire.skydb_document import (
 from skymount.wording import readable_size
 
 if TYPE_CHECKING:
-    from skymount.cli.session import WriteSession
     from skymount.content.fetch.reader import ContentReader
     from skymount.content.model.skyfile import Skyfile
     from skymount.content.opening import Content
@@ -172,18 +171,18 @@ def set_(entry: EntryArgument, file: Path, settings: "Config", as_json: bool) ->
       echo '{"hello": "world"}' | skymount db set home greeting
     """
     from skymount.cli.session import change
+    from skymount.cli.uploads import publish
     from skymount.portal.client.upload import UploadBody
 
     pair = entry.key_pair()
     name = document_name(entry.data_key, entry.hashed)
     body = UploadBody.of_document(encode_document(_document(file)), name)
 
-    async def store(session: "WriteSession") -> tuple[int, str]:
-        skylink, state = await session.publish(entry.id, pair, body)
-        return state.revision, session.content.portals.clients[0].dialect.link(skylink)
-
-    revision, link = change(settings, store)
-    emit({"revision": revision, "data_link": link}, as_json, [link])
+    skylink, state = change(
+        settings, lambda opened: publish(opened, entry.id, pair, body), entry.id
+    )
+    link = settings.first_dialect.link(skylink)
+    emit({"revision": state.revision, "data_link": link}, as_json, [link])
 
 
 def _document(file: Path) -> Any:
@@ -219,5 +218,5 @@ def delete(entry: EntryArgument, settings: "Config", as_json: bool) -> None:
     from skymount.cli.session import change
 
     pair = entry.key_pair()
-    change(settings, lambda session: session.delete(entry.id, pair))
+    change(settings, lambda opened: opened.registry.delete(entry.id, pair), entry.id)
     emit({"data_key": entry.data_key, "deleted": True}, as_json, [])

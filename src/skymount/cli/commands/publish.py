@@ -13,7 +13,8 @@ from skymount.cli.upload_options import PageOptions, page_options, prepared, sel
 from skymount.wire.skylink import Skylink
 
 if TYPE_CHECKING:
-    from skymount.cli.session import WriteSession
+    from skymount.content.opening import Content
+    from skymount.portal.registry.entry_state import EntryState
     from skymount.settings import Config
     from skymount.upload_selection.selection import SelectionRules
 
@@ -58,6 +59,7 @@ def publish(
       skymount publish site/ --key home --as site
       ls ~/sky/skylinks/"$(skymount publish site/ --key home --as site)"
     """
+    from skymount.cli import uploads
     from skymount.cli.session import change
     from skymount.portal.client.upload import upload_query
     from skymount.wire.registry_entry import entry_link
@@ -67,10 +69,9 @@ def publish(
     [body] = prepared([path], rules, query=upload_query(**pages))
     with progress() as bar:
 
-        async def send(session: "WriteSession") -> "tuple[Skylink, int]":
-            skylink, state = await session.publish(entry.id, pair, body.with_progress(bar))
-            return skylink, state.revision
+        async def send(opened: "Content") -> "tuple[Skylink, EntryState]":
+            return await uploads.publish(opened, entry.id, pair, body.with_progress(bar))
 
-        skylink, revision = change(settings, send)
+        skylink, state = change(settings, send, entry.id)
     link = str(entry_link(pair.public_key, entry.tweak))
-    emit({"skylink": str(skylink), "link": link, "revision": revision}, as_json, [link])
+    emit({"skylink": str(skylink), "link": link, "revision": state.revision}, as_json, [link])

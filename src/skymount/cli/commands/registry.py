@@ -143,7 +143,9 @@ def set_(
 
     pair = entry.key_pair()
     content = _content(data, is_hex=is_hex, is_skylink=is_skylink)
-    written = change(settings, lambda session: session.set(entry.id, pair, content))
+    written = change(
+        settings, lambda opened: opened.registry.write(entry.id, pair, content, None), entry.id
+    )
     dialect = settings.first_dialect
     link = dialect.link(entry_link(pair.public_key, entry.tweak))
     facts = _facts(dialect, entry.data_key, content, written.revision)

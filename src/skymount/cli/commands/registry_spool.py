@@ -27,7 +27,6 @@ from skymount.errors import (
 )
 
 if TYPE_CHECKING:
-    from skymount.cli.session import WriteSession
     from skymount.content.opening import Content
     from skymount.portal.ledger.ledger import Ledger
     from skymount.portal.ledger.owed_entry import OwedEntry
@@ -98,12 +97,12 @@ def retry(numbers: tuple[int, ...], overwrite: bool, settings: "Config", as_json
         writes, owed = _split(chosen)
         pairs = {key: _pair(key) for key in {each.public_key for each in writes}}
 
-        async def send(session: "WriteSession") -> list[dict[str, Any]]:
-            posted = await _send_all(session.content, writes, pairs, overwrite=overwrite)
-            return [*posted, *(await send_owed(session.content, owed))]
+        async def send(opened: "Content") -> list[dict[str, Any]]:
+            posted = await _send_all(opened, writes, pairs, overwrite=overwrite)
+            return [*posted, *(await send_owed(opened, owed))]
 
         interrupted = "what was not sent stays pending, see `skymount registry pending`"
-        sent = change(settings, send, interrupted) if chosen else []
+        sent = change(settings, send, interrupted=interrupted) if chosen else []
         left = {each.id for each in _all(ledger)}
     emit(
         sent,

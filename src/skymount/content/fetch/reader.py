@@ -64,7 +64,7 @@ class _SkyfileState:
 
 
 class ContentReader:
-    """Reads skyfiles. Made by `open_reader`, which owns the tasks that fetch."""
+    """Reads skyfiles. Its tasks run in the nursery."""
 
     def __init__(self, loader: SkyfileLoader, fetcher: Fetcher, nursery: trio.Nursery) -> None:
         self.fetcher = fetcher
@@ -73,7 +73,7 @@ class ContentReader:
         self.disk = fetcher.disk
         self.nursery = nursery
         self.shares = MemoryShares(self.cache.prefetch_limit, self.config.idle)
-        self._loader = loader
+        self.loader = loader
         self._open: dict[str, _SkyfileState] = {}
         self._closed: LRUCache[str, _SkyfileState] = LRUCache(_REMEMBERED)
         self._releases_mappings = False
@@ -88,7 +88,7 @@ class ContentReader:
         fetcher, round_trip = self.fetcher, self.fetcher.round_trip
         return {
             "requests": fetcher.requests,
-            "bytes": fetcher.fetched + self._loader.fetched,
+            "bytes": fetcher.fetched + self.loader.fetched,
             "round_trip": round_trip and round(round_trip, 4),
         }
 
@@ -113,7 +113,7 @@ class ContentReader:
 
     async def _is_enough(self, kept: Skyfile, fingerprint: bytes | None) -> bool:
         """Whether a description from disk is used as it is."""
-        if self._loader.is_enough(kept):
+        if self.loader.is_enough(kept):
             return True
         if fingerprint is None:
             return False
@@ -140,7 +140,7 @@ class ContentReader:
         """Ask the portals for a description; if none answers, use the unverified one from disk."""
         try:
             with trio.fail_after(math.inf if kept is None else PROOF_TIMEOUT):
-                loaded = await self._loader.load(skylink)
+                loaded = await self.loader.load(skylink)
         except (PortalError, trio.TooSlowError):
             if kept is None:
                 raise

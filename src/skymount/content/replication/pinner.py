@@ -56,7 +56,7 @@ class Pinner:
         self._target = target
         self._place = place
         self._warn = warn
-        self._replicator = Replicator(target.portals, source.reader, source.loader)
+        self._replicator = Replicator(target.portals, source.reader)
 
     @property
     def portal(self) -> PortalReader:
@@ -99,7 +99,7 @@ class Pinner:
         skyfile = await self._source.reader.load(skylink)
         if (
             skyfile.verified is not Verified.YES
-            and (await self._source.loader.load(skylink)).is_final
+            and (await self._source.reader.loader.load(skylink)).is_final
         ):
             raise UnreplicableError(
                 f"{skylink} cannot be uploaded again: a portal encrypted it, which gives it "
@@ -127,7 +127,7 @@ class Pinner:
         not have it. DisprovedError if it has something else in its place.
         """
         try:
-            return await self._target.loader.load(skylink)
+            return await self._target.reader.loader.load(skylink)
         except NotFoundError:
             return None
 

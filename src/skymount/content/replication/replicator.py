@@ -12,7 +12,6 @@ from cachetools import LRUCache
 from skymount.concurrency import in_thread, off_loop
 from skymount.content.cache.memory_cache import Data
 from skymount.content.fetch.reader import ContentFile, ContentReader
-from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model.skyfile import Skyfile, Verified
 from skymount.content.replication.sector_layout import mismatch, uses_one_piece
 from skymount.content.replication.upload_plan import PLANNING, UploadPlan, plan_upload
@@ -56,12 +55,10 @@ class Replicator:
         self,
         portals: Portals,
         reader: ContentReader,
-        loader: SkyfileLoader,
         size_limit: int = SIZE_LIMIT,
     ) -> None:
         self._portals = portals
         self._reader = reader
-        self._loader = loader
         self._size_limit = size_limit
         self._slot = trio.CapacityLimiter(1)
         self._renamed: LRUCache[tuple[Skylink, PortalReader], str] = LRUCache(_REMEMBERED)
@@ -164,7 +161,7 @@ class Replicator:
     async def _planned(self, skyfile: Skyfile) -> AsyncIterator[UploadPlan]:
         boundary = secrets.token_hex(16)
         async with open_memory_file() as planned:
-            async with self._loader.open_metadata(skyfile) as (metadata, start):
+            async with self._reader.loader.open_metadata(skyfile) as (metadata, start):
                 try:
                     await _plan(metadata, start, planned, skyfile.size, boundary)
                 except MalformedError as error:

@@ -51,7 +51,7 @@ async def open_upstream(
         async with open_content(settings) as content:
             portals, queue = content.portals, content.queue
             assert queue is not None  # as the directory is named
-            sectors = SectorCache(portals, content.loader, queue, content.nursery)
+            sectors = SectorCache(portals, content.reader.loader, queue, content.nursery)
             remote = RemoteSkyfiles(sectors, content.reader, WaitingThreads())
             both = replace(
                 storage,
