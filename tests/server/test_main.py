@@ -7,11 +7,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
-import pytest
 
 from skymount.wire.http.multipart import PartHeader
 from tests.portal_process import (
-    PortalProcess,
     failing_start,
     portal_process,
 )
@@ -23,8 +21,6 @@ from tests.server.raw_connection import (
     eventually,
     incoming_uploads,
 )
-
-_UPGRADE = b"GET /svc/stats HTTP/1.1\r\nHost: localhost\r\nConnection: close, upgrade\r\nUpgrade: "
 
 
 def test_content_survives_kill_9(tmp_path: Path) -> None:
@@ -43,25 +39,6 @@ def test_content_survives_kill_9(tmp_path: Path) -> None:
         *("address", "lock", "base", "payload"),
         *("entries.sqlite3", "pins.sqlite3", "catalogue.sqlite3", "small.sqlite3"),
     }
-
-
-"""Kills a portal before it touches a file of its store, for the n-th time since an upload began."""
-
-
-@pytest.mark.parametrize(
-    "upgrade",
-    [
-        b"h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n",
-        b"websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: \xff\r\n\r\n",
-        b"websocket\r\n\r\n",
-    ],
-)
-def test_upgrades_are_ignored(portal: PortalProcess, upgrade: bytes) -> None:
-    """There is only HTTP/1.1: the request is answered as if it did not ask for more."""
-    with connect(portal.url) as connection:
-        connection.sendall(_UPGRADE + upgrade)
-        with connection.makefile("rb") as answer:
-            assert answer.read().startswith(b"HTTP/1.1 200")
 
 
 def test_clients_that_leave_a_response_cost_nothing(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ import skymount
 from skymount.errors import StorageError
 from skymount.server.monitoring import SharedCheck
 from skymount.wire.skylink import Skylink
-from tests.mount.namespaces import new_namespace, skip_without_root
-from tests.portal_process import PortalProcess, portal_command, portal_environment, portal_process
+from tests.portal_process import PortalProcess, portal_process
 from tests.server.http_client import Client, assert_same_headers, message_of, portal_client
 from tests.server.pages.page_client import ACCEPT
 from tests.server.raw_connection import PATIENCE, exchange
@@ -109,22 +108,6 @@ def test_a_portal_that_has_reached_its_limit(tmp_path: Path) -> None:
         client.upload_file("large", bytes(990 << 10))
         assert health(client, "?ready") == _FULL
         assert health(client) == (200, "ok\n")
-
-
-def test_a_disk_that_is_full(tmp_path: Path) -> None:
-    skip_without_root()
-    with new_namespace(network=False) as space:
-        space.do("mount", "-t", "tmpfs", "-o", "size=16m,mode=700", "none", tmp_path)
-        command = portal_command("serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path / "d"))
-        process = space.start(*command, env=portal_environment())
-        assert process.stdout is not None
-        with Client(base_url=process.stdout.readline().decode().split()[-1]) as client:
-            assert health(client, "?ready") == (200, "ready\n")
-            space.run("dd", "if=/dev/zero", f"of={tmp_path}/filler", "bs=64k")
-            assert health(client, "?ready") == _FULL
-            assert health(client) == (200, "ok\n")
-            space.do("rm", tmp_path / "filler")
-            assert health(client, "?ready") == (200, "ready\n")
 
 
 async def test_all_who_ask_share_one_check(mock_clock: trio.testing.MockClock) -> None:

@@ -65,16 +65,6 @@ def test_an_archive_holds_what_was_uploaded(
     assert client.get(f"/{link}{path}?format={archive}").content == data
 
 
-def test_several_files_without_a_format_are_a_zip(client: Client, link: str) -> None:
-    """A directory has no listing."""
-    answer = client.get(f"/{link}")
-    assert answer.headers["Content-Type"] == "application/zip"
-    assert _unzip(answer.content) == _FILES
-    head = client.head(f"/{link}")
-    assert head.headers["Content-Type"] == "application/zip"
-    assert head.headers["ETag"] == answer.headers["ETag"]
-
-
 def test_a_raw_upload_is_an_archive_of_one(client: Client) -> None:
     """Under its filename, with a mode that unpacks readable."""
     posted = client.post(

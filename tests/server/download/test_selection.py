@@ -9,33 +9,50 @@ from tests.server.http_client import Client, assert_same_headers, message_of, sk
 _PAGE = b"<h1>index</h1>"
 
 
-def test_paths_are_percent_decoded(client: Client) -> None:
-    """A plus is a plus, %2F a slash; bad UTF-8 is refused."""
-    link = client.upload({"a b": b"space", "a+b": b"plus", "d/e": b"deep"})
-    assert client.get(f"/{link}/a+b").content == b"plus"
-    assert client.get(f"/{link}/a%20b").content == b"space"
-    assert client.get(f"/{link}/a%2Bb").content == b"plus"
-    assert client.get(f"/{link}/d%2Fe").content == b"deep"
+_NAMES = {
+    "index.html": _PAGE,
+    "a b": b"space",
+    "a+b": b"plus",
+    "d/e": b"deep",
+    "f g.txt": b"space",
+    "my dir/c d": b"deep",
+    "x+y z": b"mixed",
+    "c++/a": b"plus",
+    "c  /a": b"space",
+}
+
+
+@pytest.fixture(scope="module")
+def names(client: Client) -> str:
+    return client.upload(_NAMES, tryfiles='["/index.html"]')
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("/a+b", b"plus"),
+        ("/a%20b", b"space"),
+        ("/a%2Bb", b"plus"),
+        ("/d%2Fe", b"deep"),
+        # A plus is a space where only that name is there: so encode some clients.
+        ("/f+g.txt", b"space"),
+        ("/my+dir/c+d", b"deep"),
+        ("/my+dir/?format=concat", b"deep"),
+        ("/f%2Bg.txt", _PAGE),  # the tryfile
+        ("/not+there", _PAGE),
+        ("/x+y+z", _PAGE),
+        ("/c++/a", b"plus"),
+        ("/c++?format=concat", b"plus"),
+    ],
+)
+def test_paths_are_percent_decoded(client: Client, names: str, path: str, content: bytes) -> None:
+    """A plus is a plus, before the tryfiles a space; %2F is a slash."""
+    assert client.get(f"/{names}{path}").content == content
+
+
+def test_paths_that_cannot_be(client: Client) -> None:
+    link = client.upload({"e++/b+c": b"e", "b": b""})
     assert client.get(f"/{link}/%ff").status_code == 400
-
-
-def test_a_plus_is_a_space_where_only_that_name_is_there(client: Client) -> None:
-    """Clients that encode a path like a query find it, and before the tryfiles; %2B is no space."""
-    site = {"index.html": _PAGE, "a b.txt": b"space", "my dir/c d": b"deep", "x+y z": b"mixed"}
-    link = client.upload(site, tryfiles='["/index.html"]')
-    assert client.get(f"/{link}/a+b.txt").content == b"space"
-    assert client.get(f"/{link}/my+dir/c+d").content == b"deep"
-    assert client.get(f"/{link}/my+dir/?format=concat").content == b"deep"
-    assert client.get(f"/{link}/a%2Bb.txt").content == _PAGE  # the tryfile
-    assert client.get(f"/{link}/not+there").content == _PAGE
-    assert client.get(f"/{link}/x+y+z").content == _PAGE
-
-
-def test_a_directory_with_a_plus(client: Client) -> None:
-    link = client.upload({"c++/a": b"plus", "c  /a": b"space", "e++/b+c": b"e"})
-    assert client.get(f"/{link}/c++/a").content == b"plus"
-    assert client.get(f"/{link}/c++?format=concat").content == b"plus"
-    assert client.get(f"/{link}/e++/b+c").content == b"e"
     missing = client.get(f"/{link}/e++/x")
     assert message_of(missing) == "failed to download contents for path: /e++/x"
 

@@ -1,7 +1,6 @@
 """Registry entries and names over HTTP."""
 
 import json
-import resource
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +12,6 @@ import httpx
 import pytest
 
 from skymount.server.storage import zone_file
-from skymount.server.storage.entry_store import ENTRIES_FILE
 from skymount.server.storage.zone_file import ZONE_FILE
 from skymount.wire.hns import RegistryRecord
 from skymount.wire.registry_entry import MAX_REVISION, UPDATE_LIMIT, SignedEntry, hash_data_key
@@ -154,27 +152,6 @@ def test_what_was_answered_survives_kill_9(tmp_path: Path) -> None:
             found = get(client, key)
             assert found is not None
             assert found.entry.revision in (entry.entry.revision, entry.entry.revision + 1)
-
-
-def _limit_files(portal: PortalProcess, size: int) -> None:
-    """Let the portal write no file beyond that size, as if the disk were full."""
-    hard = resource.prlimit(portal.process.pid, resource.RLIMIT_FSIZE)[1]
-    resource.prlimit(portal.process.pid, resource.RLIMIT_FSIZE, (size, hard))
-
-
-def test_a_full_disk_is_told_and_passes(tmp_path: Path) -> None:
-    """500 while nothing can be written; reading goes on, and writing once there is room."""
-    before, after = signed("a", b"before", 1), signed("a", b"after", 2)
-    with portal_process(tmp_path) as portal, Client(base_url=portal.url) as client:
-        put(client, before)
-        _limit_files(portal, (tmp_path / f"{ENTRIES_FILE}-wal").stat().st_size)
-        answer = post(client, after)
-        assert answer.status_code == 500
-        assert "cannot write to the registry: " in message_of(answer)
-        assert get(client, "a") == before
-        _limit_files(portal, resource.RLIM_INFINITY)
-        put(client, after)
-        assert get(client, "a") == after
 
 
 # --- names

@@ -1,7 +1,5 @@
 """Listings, previews, and content at hosts of its own."""
 
-import io
-import zipfile
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -50,15 +48,6 @@ def test_a_directory_is_a_listing(client: Client) -> None:
     assert "f?.txt" in page(client, f"/-/view/{link}/a%20dir/e/f%3F.txt").text
     one = client.upload({"only.txt": b"text"}, filename="tree")  # is another thing than a file
     assert page(client, f"/-/view/{one}").text.count("<tr>") == 1 + 1
-
-
-def test_a_directory_comes_as_zip(client: Client) -> None:
-    """B4: whatever the browser accepts, of any directory."""
-    link = client.upload({"x/a": b"a", "x/b": b"b", "c": b"c"})
-    zipped = client.get(f"/{link}/x/?format=zip", headers=_HTML)
-    with zipfile.ZipFile(io.BytesIO(zipped.content)) as archive:
-        assert archive.namelist() == ["x/a", "x/b"]
-    assert zipped.headers["content-disposition"].startswith("attachment")
 
 
 def test_a_listing_shows_a_bounded_number_of_rows(client: Client) -> None:
