@@ -15,15 +15,15 @@ from skymount.daemon.status import Mount, as_json
 from skymount.errors import PortalError
 from skymount.fs.failures import FailureLog
 from skymount.fs.skylinks.tree_cache import TreeCache, TreeCacheConfig
-from skymount.portal.failover.health import HealthFigures, PortalHealth
+from skymount.portal.failover.health import Health, HealthFigures
 from skymount.portal.ledger.owed_entry import OwedTotal
 from skymount.settings import Config
 
 
 def failing_portal() -> HealthFigures:
-    health = PortalHealth()
-    health.record_failure(PortalError("down"), 10.0, waited=0.0)
-    return health.figures("http://a.example", 10.25, is_probed=True)
+    health = Health()
+    health.failed(PortalError("down"), 10.0, waited=0.0)
+    return health.figures("http://a.example", 10.25, has_trials=True)
 
 
 async def test_status() -> None:

@@ -21,9 +21,9 @@ from skymount.content.fetch.skyfile_loader import SkyfileLoader
 from skymount.content.model.skyfile import BLOCK_SIZE, VerifyPolicy
 from skymount.content.opening import Content, ContentSettings, open_content
 from skymount.portal.client.client import PortalClient
+from skymount.portal.failover.contestants import FailoverConfig
 from skymount.portal.failover.health import HedgeBudget
 from skymount.portal.failover.portals import Portals
-from skymount.portal.failover.rounds import FailoverConfig
 from skymount.settings import Config, PortalOptions
 from tests.fakes.portal import FakePortal, running
 
@@ -110,7 +110,7 @@ async def open_content_stack(
         probes = await stack.enter_async_context(trio.open_nursery())
         stack.callback(probes.cancel_scope.cancel)
         budget = hedges or HedgeBudget()
-        asked = Portals(clients, FailoverConfig(backoff=0.001), probes=probes, hedges=budget)
+        asked = Portals(clients, FailoverConfig(backoff=0.001), background=probes, hedges=budget)
         memory = MemoryCache(cache)
         loader = SkyfileLoader(asked, policy, block_size)
         disk_cache = queue = None

@@ -33,7 +33,7 @@ async def upload_once(portals: "Portals", body: "UploadBody") -> "UploadResult":
 async def _upload_to_first(
     portals: "Portals", body: "UploadBody"
 ) -> "tuple[PortalReader, UploadResult]":
-    from skymount.portal.uploads.fallback import upload_to_first
+    from skymount.portal.uploads.upload import upload_to_first
 
     preferred = portals.writable().clients[0]
     taker, result = await upload_to_first(portals, body, _warn_of_fallback)
@@ -44,7 +44,7 @@ async def _upload_to_first(
 
 async def upload_replicas(portals: "Portals", body: "UploadBody", count: int) -> "UploadResult":
     """Upload to so many portals; an error says which have it if some do not."""
-    from skymount.portal.uploads.fallback import upload_copies
+    from skymount.portal.uploads.upload import upload_copies
 
     _check_count(portals, count)
     copies = await upload_copies(portals, body, count, _warn_of_fallback)
@@ -84,7 +84,7 @@ async def publish(
     that lack the content: they are owed both.
     """
     from skymount.portal.uploads.entry_content import write_entry
-    from skymount.portal.uploads.everywhere import upload_to_all
+    from skymount.portal.uploads.upload import upload_to_all
 
     portals = content.portals
     needed = content.settings.writes.needed(len(portals.writable().clients))

@@ -14,7 +14,7 @@ from skymount.file_api.sessions import SESSIONS
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.upload import DIRECTORY_FIELD, FILE_FIELD, UploadBody
 from skymount.portal.client.upload_source import UploadSource
-from skymount.portal.uploads.fallback import upload_to_first
+from skymount.portal.uploads.upload import upload_to_first
 from skymount.upload_selection.folder_walk import select
 from skymount.upload_selection.own_state import refuse_secret
 from skymount.upload_selection.selection import (

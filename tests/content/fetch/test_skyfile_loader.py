@@ -16,9 +16,9 @@ from skymount.errors import (
     PortalError,
     UnavailableError,
 )
+from skymount.portal.failover.contestants import FailoverConfig
 from skymount.portal.failover.health import HedgeBudget
-from skymount.portal.failover.proof_search import PROOF_TIMEOUT
-from skymount.portal.failover.rounds import FailoverConfig
+from skymount.portal.failover.portals import PROOF_TIMEOUT
 from skymount.portal.http.connection_pool import in_background
 from skymount.wire import base_sector
 from skymount.wire.merkle import sector_root
@@ -685,7 +685,7 @@ async def test_trial_is_small(stack: OpenContentStack, policy: VerifyPolicy):
         found = (await made.loader.load(INLINE.skylink)).skyfile
         assert found.portal == made.portals[1].url
         with trio.fail_after(60):
-            while tried.is_probed:
+            while tried.is_tried:
                 await trio.sleep(0.01)
         assert [request.method for request in first.requests] == ["HEAD"]
 

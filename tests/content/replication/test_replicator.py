@@ -21,7 +21,7 @@ from skymount.errors import (
 )
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.client import PortalClient
-from skymount.portal.failover.health import BreakerState
+from skymount.portal.failover.health import State
 from skymount.portal.failover.portals import Portals, open_portals
 from skymount.settings import Config
 from skymount.values import portal_identity
@@ -175,7 +175,7 @@ async def test_content_that_cannot_keep_its_skylink(content: FakeSkyfile, reason
         assert target.asked(UPLOAD) == []
         now = trio.current_time()
         states = [found.portals.health(each).state(now) for each in found.portals.clients]
-        assert states == [BreakerState.CLOSED] * 2
+        assert states == [State.CLOSED] * 2
 
 
 def disguised(*, size: int) -> tuple[FakeSkyfile, FakeSkyfile]:
@@ -346,7 +346,7 @@ async def test_a_portal_that_does_not_take_it():
             with pytest.raises(UnavailableError, match="full"):
                 await found.replicator.replicate(content.skylink, found.to)
             health = found.portals.health(found.to)
-            assert health.state(trio.current_time()) is BreakerState.OPEN
+            assert health.state(trio.current_time()) is State.OPEN
 
 
 async def test_a_portal_that_fails_to_say_whether_it_has_it():
@@ -367,7 +367,7 @@ async def test_content_that_breaks_off_while_it_is_sent():
         with pytest.raises(UnreplicableError, match="cannot be read: "):
             await found.replicator.replicate(content.skylink, found.to)
         health = found.portals.health(found.to)
-        assert health.state(trio.current_time()) is BreakerState.CLOSED
+        assert health.state(trio.current_time()) is State.CLOSED
 
 
 async def test_a_read_only_portal_gets_nothing():

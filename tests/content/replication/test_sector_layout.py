@@ -41,7 +41,7 @@ async def asked(url: str, **options: Unpack[ClientOptions]) -> bool | None:
     """Ask a portal once."""
     async with open_portals({url: PortalOptions.parse(url, **options)}, 20) as portals:
         try:
-            return await portals.ask_once(portals.clients[0], uses_one_piece)
+            return await portals.attempt(portals.clients[0], uses_one_piece)
         except PortalError as error:  # bare, outside of the nursery
             failure = error
     raise failure

@@ -196,7 +196,7 @@ async def test_the_portal_that_has_the_document_fails_then(
         async with open_kit(fake.url, portal, path=tmp_path, writes=policy) as kit:
             failed = kit.entries.portals.clients[1]
             error = UnavailableError("down", url=failed.url)
-            kit.entries.portals.health(failed).record_failure(error, trio.current_time())
+            kit.entries.portals.health(failed).failed(error, trio.current_time())
             if policy is WritePolicy.ALL:
                 with pytest.raises(UnavailableError):
                     await kit.documents.write(ref("then"), PAIR, text, None)

@@ -68,7 +68,7 @@ async def net(
             client = PortalClient.of(replace(options, idle_timeout=idle_timeout))
             clients.append(await stack.enter_async_context(client))
         probes = await stack.enter_async_context(trio.open_nursery())
-        yield Net(fakes, Portals(clients, probes=probes))
+        yield Net(fakes, Portals(clients, background=probes))
         probes.cancel_scope.cancel()
 
 

@@ -6,8 +6,8 @@ import pytest
 import trio
 
 from skymount.errors import PortalError
-from skymount.portal.failover.attempts_under_way import AttemptsUnderWay
-from skymount.portal.failover.health import PortalHealth
+from skymount.portal.failover.health import Health
+from skymount.portal.failover.under_way import AttemptsUnderWay
 from skymount.portal.http.request_watch import RequestWatch
 
 SILENT, DRIPPING, IDLE = "http://silent", "http://dripping", "http://idle"
@@ -43,7 +43,7 @@ class Attempts:
         begin: Callable[[RequestWatch], None],
         task_status: trio.TaskStatus[trio.CancelScope],
     ) -> None:
-        watch = RequestWatch(PortalHealth())
+        watch = RequestWatch(Health())
         with trio.CancelScope() as scope, self.found.noted(url, watch):
             begin(watch)
             task_status.started(scope)
@@ -95,14 +95,14 @@ async def test_between_two_attempts(autojump_clock: object):
     found = AttemptsUnderWay()
 
     async def fail() -> None:
-        with found.noted(SILENT, RequestWatch(PortalHealth())):
+        with found.noted(SILENT, RequestWatch(Health())):
             await trio.sleep(1.0)
             raise PortalError("no answer in 1 s")
 
     with pytest.raises(PortalError):
         await fail()
     await trio.sleep(1.5)
-    with found.noted(SILENT, RequestWatch(PortalHealth())):
+    with found.noted(SILENT, RequestWatch(Health())):
         assert found.waited_for() == [SILENT]
         await trio.sleep(0.5)
         assert found.waited_for() == []
@@ -111,8 +111,8 @@ async def test_between_two_attempts(autojump_clock: object):
 async def test_attempts_that_end():
     """What has ended, well or not, is not waited for."""
     found = AttemptsUnderWay()
-    with found.noted(SILENT, RequestWatch(PortalHealth())):
+    with found.noted(SILENT, RequestWatch(Health())):
         pass
-    with pytest.raises(ZeroDivisionError), found.noted(SILENT, RequestWatch(PortalHealth())):
+    with pytest.raises(ZeroDivisionError), found.noted(SILENT, RequestWatch(Health())):
         raise ZeroDivisionError
     assert found.waited_for() == []

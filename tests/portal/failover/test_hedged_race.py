@@ -7,12 +7,9 @@ import pytest
 import trio
 import trio.testing
 
-from skymount.errors import DisprovedError, NotFoundError, PortalTimeoutError, UnavailableError
+from skymount.errors import DisprovedError, NotFoundError, UnavailableError
 from skymount.portal.client.client import PortalClient
-from skymount.portal.failover.health import BreakerState, Rank
-from skymount.portal.failover.hedged_race import unless_late
-from skymount.portal.http import request_watch
-from skymount.portal.http.request_watch import RequestWatch
+from skymount.portal.failover.health import Rank, State
 from tests.fakes import portal as fake
 from tests.portal.failover.nets import (
     ABSENT,
@@ -76,26 +73,6 @@ async def test_silent_portal_after_time_in_which_nothing_runs(clock: trio.testin
         await trio.sleep(0.25)
         clock.jump(5)
         assert await seconds(made.base_sector) < FIRST
-
-
-async def test_attempt_while_nothing_runs(clock: trio.testing.MockClock):
-    """R11: nor is one that failed before, and is tried alone; else its silence counts."""
-    async with net(fake.waits(0.5)) as made:
-        [client] = made.portals.clients
-        health = made.portals.health(client)
-
-        async def attempt(client: PortalClient, watch: RequestWatch) -> bytes:
-            return await request_watch.watched(watch, small(client))
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(unless_late, attempt, client, health)
-            await trio.sleep(0.25)
-            clock.jump(10)
-        assert health.failure_rate == 0
-        made.fakes[0].heal()
-        made.fakes[0].fault(fake.stalls_after(-1))
-        with pytest.raises(PortalTimeoutError):
-            await unless_late(attempt, client, health)
 
 
 async def test_hedges_are_few(clock: trio.testing.MockClock):
@@ -164,7 +141,7 @@ async def test_the_other_portal_ends_when_the_silent_one_is_back(
     """
     async with net(fake.stalls_after(-1), None) as made:
         health = made.portals.health(made.portals.clients[0])
-        while health.state(trio.current_time() + 20) is not BreakerState.OPEN:
+        while health.state(trio.current_time() + 20) is not State.OPEN:
             await made.base_sector()
             await trio.sleep(1)
         assert health.is_known_silent

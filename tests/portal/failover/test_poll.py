@@ -9,7 +9,7 @@ import trio.testing
 
 from skymount.errors import NotFoundError, PortalTimeoutError, UnavailableError
 from skymount.portal.client.client import PortalClient
-from skymount.portal.failover.health import BreakerState
+from skymount.portal.failover.health import State
 from tests.fakes import portal as fake
 from tests.portal.failover.nets import ABSENT, BROKEN, FIRST, LATER, SMALL, Net, net, seconds, small
 
@@ -68,7 +68,7 @@ async def test_broken_first_portal(name: str, clock: trio.testing.MockClock):
             await trio.sleep(1)
         assert took < 10 * LATER
         assert ask.answered.count(good) == 11
-        assert made.figures(0).state is not BreakerState.CLOSED
+        assert made.figures(0).state is not State.CLOSED
 
 
 async def test_late_answer_is_taken(clock: trio.testing.MockClock):
@@ -79,7 +79,7 @@ async def test_late_answer_is_taken(clock: trio.testing.MockClock):
         assert ask.answered == urls(made)[1:]
         await trio.sleep(4.5)
         assert ask.answered == [*urls(made)[1:], urls(made)[0]]
-        assert made.figures(0).state is not BreakerState.CLOSED
+        assert made.figures(0).state is not State.CLOSED
         assert made.figures(0).hedges_lost == 1
 
 
@@ -99,7 +99,7 @@ async def test_without_a_background(clock: trio.testing.MockClock):
     """G18: a command does not wait for late answers."""
     async with net(fake.waits(5.0), None) as made:
         ask = Asked()
-        portals = replace(made.portals, probes=None)
+        portals = replace(made.portals, background=None)
         assert await portals.poll(ask) == urls(made)[1:]
         await trio.sleep(6)
         assert ask.answered == urls(made)[1:]

@@ -96,7 +96,7 @@ async def test_portal_that_is_gone(clock: trio.testing.MockClock):
         async with running(portal):
             options = PortalOptions.parse(portal.url, retries=0)
             client = PortalClient.of(replace(options, idle_timeout=10))
-            portals = Portals([client], probes=probes)
+            portals = Portals([client], background=probes)
             with pytest.raises(PortalTimeoutError):
                 await portals.first(small)
         async with client:
@@ -108,6 +108,6 @@ async def test_portal_that_is_gone(clock: trio.testing.MockClock):
 async def test_without_a_background(clock: trio.testing.MockClock):
     """R12: a single command waits, as it may have nothing else to do."""
     async with net(fake.stalls_after(-1), idle_timeout=10) as made:
-        fails = failing(replace(made, portals=replace(made.portals, probes=None)))
+        fails = failing(replace(made, portals=replace(made.portals, background=None)))
         await fails()
-        assert await seconds(fails) > 20
+        assert await seconds(fails) > 9

@@ -15,9 +15,9 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.portal.client.base import PortalReader
-from skymount.portal.failover.health import BreakerState
+from skymount.portal.failover.contestants import FailoverConfig
+from skymount.portal.failover.health import State
 from skymount.portal.failover.portals import Portals
-from skymount.portal.failover.rounds import FailoverConfig
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.registry.entry_state import (
@@ -215,7 +215,7 @@ async def test_older_entry_is_no_failure_of_its_portal(
     for _ in range(2):
         assert (await both.read(ref())).data == b"new"
     health = both.portals.health(both.portals.clients[0])
-    assert health.state(trio.current_time()) is BreakerState.CLOSED
+    assert health.state(trio.current_time()) is State.CLOSED
 
 
 async def test_absent_is_what_all_portals_say(
@@ -453,18 +453,18 @@ async def test_changes_are_told(alone: VerifiedRegistry, one: FakeRegistry, auto
 async def test_failed_portal_comes_back(one: FakeRegistry, two: FakeRegistry, ledger: Ledger):
     """R12: also while entries are only written."""
     async with trio.open_nursery() as probes:
-        portals = replace(portals_of([one, two]), probes=probes)
+        portals = replace(portals_of([one, two]), background=probes)
         both = VerifiedRegistry(portals, ledger, fresh=0)
         first = portals.health(portals.clients[0])
         for each in (one, two):
             each.set(signed(b"before", 1))
         one.faults = ["down"]
         await both.write(ref(), PAIR, b"a", None)
-        assert first.state(trio.current_time()) is BreakerState.OPEN
+        assert first.state(trio.current_time()) is State.OPEN
         await trio.sleep(1.1)
         await both.write(ref(), PAIR, b"b", None)
         with trio.fail_after(10):
-            while first.state(trio.current_time()) is not BreakerState.CLOSED:
+            while first.state(trio.current_time()) is not State.CLOSED:
                 await trio.sleep(0.01)
         probes.cancel_scope.cancel()
 

@@ -312,7 +312,7 @@ async def test_rewrite_asks_a_portal_that_asked_for_a_pause(
     busy = UnavailableError("slow down", url=two.url)
     busy.retry_after = 3
     [_, second] = both.portals.clients
-    both.portals.health(second).record_failure(busy, trio.current_time())
+    both.portals.health(second).failed(busy, trio.current_time())
     written = await both.write(ref(), PAIR, b"mine", None)
     assert (written.revision, written.data) == (10, b"mine")
     assert 3 <= trio.current_time() < 5

@@ -11,9 +11,9 @@ import trio
 from skymount.errors import BadContentError, NotFoundError, PortalError, UnavailableError
 from skymount.policies import VerifyPolicy
 from skymount.portal.client.base import PortalReader
-from skymount.portal.failover.health import BreakerState
+from skymount.portal.failover.contestants import FailoverConfig
+from skymount.portal.failover.health import State
 from skymount.portal.failover.portals import Portals
-from skymount.portal.failover.rounds import FailoverConfig
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.registry.name_resolver import NameResolver, NameResolverConfig, ResolvableName
 from skymount.portal.registry.verified_registry import EntryId, VerifiedRegistry
@@ -76,7 +76,7 @@ async def open_rig(
             clients.append(await stack.enter_async_context(PortalReader.of(options)))
         probes = await stack.enter_async_context(trio.open_nursery())
         stack.callback(probes.cancel_scope.cancel)
-        asked = Portals(clients, FailoverConfig(backoff=0.001), probes=probes)
+        asked = Portals(clients, FailoverConfig(backoff=0.001), background=probes)
         made = NameResolverConfig(**config)  # type: ignore[arg-type]
         known = None
         if ledger is not None:
@@ -619,10 +619,10 @@ async def test_failed_portal_comes_back(name: ResolvableName, verify: VerifyPoli
         rig.registry.portal.fault(fake.status(503), "/", first=True)
         first = rig.entries.portals.health(rig.entries.portals.clients[0])
         assert (await rig.resolve(name))[0] == SITE.skylink
-        assert first.state(trio.current_time()) is BreakerState.OPEN
+        assert first.state(trio.current_time()) is State.OPEN
         rig.registry.portal.heal("/")
         await trio.sleep(1.1)
         assert (await rig.resolve(name))[0] == SITE.skylink
         with trio.fail_after(10):
-            while first.state(trio.current_time()) is not BreakerState.CLOSED:
+            while first.state(trio.current_time()) is not State.CLOSED:
                 await trio.sleep(0.01)

@@ -46,7 +46,7 @@ async def running(
     policy: WritePolicy = WritePolicy.ANY,
 ) -> AsyncIterator[tuple[VerifiedRegistry, OwedSender]]:
     async with trio.open_nursery() as nursery:
-        portals = replace(portals_of(registries), probes=nursery)
+        portals = replace(portals_of(registries), background=nursery)
         entries = VerifiedRegistry(portals, ledger, fresh=3600, policy=policy)
         entries.marks = Inline(ledger)
         sender = OwedSender(entries, ledger, send_content=send_content, clock=trio.current_time)
@@ -143,7 +143,7 @@ async def test_portal_that_answers_others_is_tried_again(
         await trio.sleep(3600)
         two.always = ""
         second = entries.portals.clients[1]
-        entries.portals.health(second).record_sign(trio.current_time() + 1)
+        entries.portals.health(second).gave_sign(trio.current_time() + 1)
         assert await until(lambda: at(two)) < 70
 
 

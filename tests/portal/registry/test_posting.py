@@ -29,7 +29,7 @@ async def mounted(
 ) -> AsyncIterator[VerifiedRegistry]:
     """Have a mount's registry, which may leave posts behind."""
     async with trio.open_nursery() as nursery:
-        portals = replace(portals_of(registries), probes=nursery)
+        portals = replace(portals_of(registries), background=nursery)
         entries = VerifiedRegistry(portals, ledger, fresh=fresh, policy=policy)
         entries.marks = Inline(ledger)
         yield entries
@@ -148,10 +148,13 @@ async def test_late_post_is_recorded(
         await trio.sleep(5)
         assert ledger.owed() == []
         assert at(two) == b"x"
-        two.faults = ["hang"]
         begun = trio.current_time()
-        await entries.write(ref(), PAIR, b"y", None)
+        await entries.write(ref(), PAIR, b"y", None)  # it is not even asked
         assert trio.current_time() - begun < 0.1
+        await trio.sleep(60)
+        entries.portals.health(entries.portals.clients[1]).answered(trio.current_time())
+        two.faults = ["hang"]
+        await entries.write(ref(), PAIR, b"z", None)
         await trio.sleep(60)
         (debt,) = ledger.owed()
         assert (debt.attempts, debt.is_posting) == (1, False)

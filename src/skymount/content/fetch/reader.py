@@ -28,7 +28,7 @@ from skymount.content.model.skyfile import LoadedSkyfile, Skyfile, UnitKey
 from skymount.content.worker.shared_memory import is_large, release_mappings
 from skymount.errors import PortalError
 from skymount.portal.client.base import PortalReader
-from skymount.portal.failover.proof_search import PROOF_TIMEOUT
+from skymount.portal.failover.portals import PROOF_TIMEOUT
 from skymount.wire.skylink import Skylink
 
 _DEFAULTS = ReadaheadConfig()

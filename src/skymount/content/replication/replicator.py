@@ -108,7 +108,7 @@ class Replicator:
 
     async def _has(self, portal: PortalReader, skylink: Skylink) -> bool:
         try:
-            await self._portals.ask_once(portal, lambda client: client.head(skylink))
+            await self._portals.attempt(portal, lambda client: client.head(skylink))
         except NotFoundError:
             return False
         return True
@@ -127,7 +127,7 @@ class Replicator:
                 raise _unreadable(skyfile.skylink, error) from None
             payload = stack.enter_context(closing(reader.open(skyfile, 0, skyfile.size)))
             try:
-                return await self._portals.ask_once(portal, _Body(plan, payload, progress).post)
+                return await self._portals.attempt(portal, _Body(plan, payload, progress).post)
             except _SourceError as error:
                 raise _unreadable(skyfile.skylink, error.reason) from None
 
@@ -152,7 +152,7 @@ class Replicator:
         if skyfile.inline or skyfile.layout is None:
             return
         if portal not in self._use_one_piece:
-            self._use_one_piece[portal] = await self._portals.ask_once(portal, uses_one_piece)
+            self._use_one_piece[portal] = await self._portals.attempt(portal, uses_one_piece)
         reason = mismatch(skyfile.layout, self._use_one_piece[portal])
         if reason:
             raise _cannot(skyfile.skylink, f"{reason} ({portal.url})")

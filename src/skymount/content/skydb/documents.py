@@ -31,7 +31,7 @@ from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.registry.entry_state import EntryState
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.portal.uploads.entry_content import write_entry
-from skymount.portal.uploads.everywhere import upload_to_all
+from skymount.portal.uploads.upload import upload_to_all
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import linked_skylink
 from skymount.wire.skydb_document import document_name

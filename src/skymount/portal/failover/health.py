@@ -1,6 +1,6 @@
-"""How a portal has done lately, and what follows from it: its rank, how often an operation may ask
-it, and how long it may take before another one is asked as well. No IO; the times are seconds of
-one clock.
+"""How one portal does, and what follows from it: whether it may be asked, and what is late.
+
+No IO; all times are seconds of one clock, and `now` is a parameter. docs/semantics.md, R10 to R12.
 """
 
 import copy
@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from skymount.errors import DisprovedError, PortalError, PortalTimeoutError
-from skymount.portal.failover.reachability import AWAY_TIME, REST_TIME, Attempts, Reachability
+from skymount.portal.http.request_watch import RequestWatch
 
 
-class BreakerState(Enum):
+class State(Enum):
     """Whether a portal is used as configured, or behind those that are."""
 
     CLOSED = "closed"
@@ -31,6 +31,15 @@ class Rank(Enum):
     LYING = auto()
 
 
+class May(Enum):
+    """Whether an operation may ask a portal."""
+
+    YES = auto()
+    PROBE = auto()
+    """Once it has given a sign of life."""
+    NO = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class HealthConfig:
     """Limits; times in seconds, rates in bytes a second."""
@@ -44,6 +53,11 @@ class HealthConfig:
     """For which a portal that sent disproved content comes last."""
     silence: float = 1.0
     """An attempt that ends without an answer after so long shows that a portal is silent."""
+    away: float = 5.0
+    """For which a portal that could not be reached gets one attempt of each operation; for which
+    nobody waits for long for a sign of life that others waited for in vain."""
+    rest: float = 2.0
+    """After its last failure a silent portal is tried again, if none works."""
 
     least_delay: float = 0.25
     longest_delay: float = 2.0
@@ -58,9 +72,11 @@ class HealthConfig:
     """Of a portal that is not known."""
     measured_body: int = 64 << 10
     """Bytes; the rate of a shorter body says nothing."""
-
     smoothing: float = 0.2
     """Weight of the latest latency, failure and rate in their moving averages."""
+
+
+_CONFIG = HealthConfig()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +84,7 @@ class HealthFigures:
     """The health of a portal at one moment, to be shown."""
 
     url: str
-    state: BreakerState
+    state: State
     rank: Rank
     latency: float | None
     """Seconds to the head of a response, as a moving average."""
@@ -84,11 +100,10 @@ class HealthFigures:
 
 
 @dataclass(eq=False, slots=True)
-class PortalHealth:
+class Health:
     """The health of one portal."""
 
-    config: HealthConfig = field(default_factory=HealthConfig)
-    reachability: Reachability = field(default_factory=Reachability)
+    config: HealthConfig = _CONFIG
     latency: float | None = None
     failure_rate: float = 0.0
     body_rate: float | None = None
@@ -96,57 +111,59 @@ class PortalHealth:
     hedges_lost: int = 0
     error: PortalError | None = None
     """The last one."""
-    is_probed: bool = False
-    """Whether a probe is under way."""
-    late_attempts: int = 0
-    """That go on in the background."""
     told_until: float = -math.inf
     """Until when it asked to be left alone (Retry-After)."""
+    is_tried: bool = False
+    """Whether a trial is under way that shows whether it works again."""
+    late_attempts: int = 0
+    """That go on in the background."""
     watchers: set[Callable[[], None]] = field(default_factory=set)
     """Called when it begins to pause."""
-    _bodies: int = 0  # being received
-    _level: int = 0  # of the pause: failures that each made it longer
-    _failed_at: float = -math.inf
     _is_closed: bool = True
     _pause_until: float = -math.inf
+    _level: int = 0  # of the pause: failures that each made it longer
+    _failed_at: float = -math.inf
     _is_silent: bool = False
-    _is_late: bool = False  # it lost a hedge, and has answered nothing since
-    _late_at: float = -math.inf
+    _late_at: float = -math.inf  # when another portal was quicker
     _lied_at: float = -math.inf
     _sign_at: float = -math.inf
-    _unanswered_at: float = -math.inf
+    _no_sign_at: float = -math.inf  # when somebody waited for one in vain
+    _answer_at: float = -math.inf
+    _away_until: float = -math.inf
+    _bodies: int = 0  # being received
 
     # --- what happens
 
-    def record_success(self, now: float, begun: float = math.inf) -> None:
-        """Record a good answer to what was asked at `begun`."""
-        if begun > self._late_at:
-            self._is_closed, self._is_silent, self._is_late = True, False, False
-        self.record_answer(now, begun)
+    def answered(self, now: float, begun: float = math.inf, *, is_good: bool = True) -> None:
+        """Note an answer to what was asked at `begun`; a refusal is no good one.
 
-    def record_answer(self, now: float, begun: float = math.inf) -> None:
-        """Record any answer, a refusal too. A portal that was silent or late is so no more, and one
-        whose pause is over works again; but not if it was late with this very answer.
+        A portal that answers was not late with this very answer works again. A refusal shows that
+        only of one that was silent or late, or whose pause is over.
         """
-        if begun <= self._late_at:
-            self.record_sign(now)
-            return
-        self.reachability.record_answer(now)
         self._sign_at = now
-        if self.failure_rate:
-            self._average_failure(0.0)
-        if self._is_closed:
+        if begun <= self._late_at:
             return
-        if self._is_silent or self._is_late or self.state(now) is BreakerState.HALF_OPEN:
-            self._is_closed, self._is_silent, self._is_late = True, False, False
+        self._answer_at, self._away_until = now, -math.inf
+        if self.failure_rate or not is_good:
+            self._average_failure(0.0)
+        was_slow = self._is_silent or self._is_late
+        if is_good or was_slow or self.state(now) is State.HALF_OPEN:
+            self._is_closed, self._is_silent, self._late_at = True, False, -math.inf
 
-    def record_failure(
-        self, error: PortalError, now: float, *, waited: float = 0.0, is_last_round: bool = False
+    def failed(
+        self, error: PortalError, now: float, *, waited: float = 0.0, is_last: bool = False
     ) -> None:
-        """Record an attempt that failed after so many seconds."""
-        self.reachability.record_failure(error, now, is_last_round=is_last_round)
-        is_timeout = isinstance(error, PortalTimeoutError)
-        if is_timeout and waited >= self.config.silence and self._sign_at <= now - waited:
+        """Note an attempt that failed after so many seconds; `is_last` if no other one follows.
+
+        A portal is away if no connection to it can be made, unless it answered on another one
+        meanwhile. It is silent if nothing came from it for long.
+        """
+        if error.unreached is None or self._answer_at > now - error.unreached:
+            self._away_until = -math.inf
+        elif is_last or error.unreached >= self.config.silence:
+            self._away_until = now + self.config.away
+        is_mute = isinstance(error, PortalTimeoutError) or error.unreached is not None
+        if is_mute and waited >= self.config.silence and self._sign_at <= now - waited:
             self._is_silent = True
         if isinstance(error, DisprovedError):
             self._lied_at = now
@@ -155,10 +172,10 @@ class PortalHealth:
         self.error = copy.copy(error)
         self._open(now)
 
-    def record_lost_hedge(self, waited: float, now: float) -> None:
-        """Record that another portal was asked because this one was late, and answered."""
+    def lost(self, waited: float, now: float) -> None:
+        """Note that it was late, and another portal answered."""
         self.hedges_lost += 1
-        self._is_late, self._late_at = True, now
+        self._late_at = now
         self._average_latency(waited)
         self.error = PortalTimeoutError(f"no answer in {waited:.1f} s; another portal had one")
         self._open(now)
@@ -169,7 +186,7 @@ class PortalHealth:
         if now - self._failed_at > self.config.forgiven_after:
             self._level = 0
         self._failed_at = now
-        if state is BreakerState.OPEN:  # others of the same time: they make no longer pause
+        if state is State.OPEN:  # others of the same time: they make no longer pause
             return
         pause = min(self.config.first_pause * 2**self._level, self.config.longest_pause)
         self._level = min(self._level + 1, 16)
@@ -177,30 +194,27 @@ class PortalHealth:
         for watcher in tuple(self.watchers):
             watcher()
 
+    def given_up(self, now: float, begun: float) -> None:
+        """Note an attempt that somebody cancelled. It may have been one more that was in vain."""
+        if self._is_silent and now - begun >= self.config.silence and self._sign_at < begun:
+            self._no_sign_at = now
+
+    def gave_sign(self, now: float, *, is_awake: bool = False) -> None:
+        """Note that it lives, whatever it does with requests. `is_awake`: it may be asked again."""
+        self._sign_at = now
+        if is_awake:
+            self._is_silent = False
+
+    def gave_no_sign(self, now: float) -> None:
+        """Note that it was asked for a sign of life in vain."""
+        self._no_sign_at = now
+
     def head_came(self, seconds: float, now: float) -> None:
         self._sign_at = now
         self._average_latency(seconds)
 
     def bytes_came(self, now: float) -> None:
         self._sign_at = now
-
-    def record_sign(self, now: float) -> None:
-        """Record that it lives, whatever it does with requests."""
-        self._sign_at = now
-
-    def record_awake(self, now: float) -> None:
-        """Record that it is silent no more; it still pauses."""
-        self._sign_at, self._is_silent = now, False
-
-    def record_cancelled(self, now: float, begun: float) -> None:
-        """Record an attempt that somebody gave up. It may have been one more that was in vain."""
-        waited_long = now - begun >= self.config.silence
-        if self._is_silent and waited_long and not self.showed_signs(begun):
-            self._unanswered_at = now
-
-    def record_no_sign(self, now: float) -> None:
-        """Record that it was asked for a sign of life, and gave none."""
-        self._unanswered_at = now
 
     def body_opened(self) -> None:
         self._bodies += 1
@@ -220,84 +234,83 @@ class PortalHealth:
     def _mean(self, average: float, latest: float) -> float:
         return average + self.config.smoothing * (latest - average)
 
-    # --- what follows
+    # --- whether it is asked
 
-    def state(self, now: float) -> BreakerState:
+    def state(self, now: float) -> State:
         if self._is_closed:
-            return BreakerState.CLOSED
+            return State.CLOSED
         paused = now < max(self._pause_until, self.told_until)
-        return BreakerState.OPEN if paused else BreakerState.HALF_OPEN
+        return State.OPEN if paused else State.HALF_OPEN
 
-    def rank(self, now: float, *, is_probed: bool) -> Rank:
-        """Return its rank. `is_probed`: a portal whose pause is over comes first again only after
-        a probe; otherwise the next operation is the probe.
+    def rank(self, now: float, *, has_trials: bool) -> Rank:
+        """Return its rank. `has_trials`: a portal whose pause is over comes first again only after
+        a trial; otherwise the next operation is the trial.
         """
         if now < self._lied_at + self.config.lie_memory:
             return Rank.LYING
         state = self.state(now)
-        is_healthy = state is BreakerState.CLOSED
-        is_due = state is BreakerState.HALF_OPEN and not is_probed
-        return Rank.HEALTHY if is_healthy or is_due else Rank.FAILING
+        is_due = state is State.HALF_OPEN and not has_trials
+        return Rank.HEALTHY if state is State.CLOSED or is_due else Rank.FAILING
 
-    def attempts(self, now: float, *, is_alone: bool) -> Attempts:
-        """Return how many attempts an operation makes at it; `is_alone` if there is no other one.
+    def may_ask(self, now: float, *, is_alone: bool, has_working: bool = True) -> May:
+        """Return whether an operation may ask it. `is_alone`: there is no other portal.
 
-        Others spare the user the wait for a portal that is known to be silent, and it is left in
-        peace when it asked for that.
+        Others spare the user the wait for one that is known to be silent, unless none works; and
+        it is left in peace when it asked for that.
         """
-        found = self.reachability.attempts(now)
-        if is_alone or found is Attempts.NONE:
-            return found
+        if is_alone:
+            return May.PROBE if self.is_known_silent else May.YES
         if now < self.told_until:
-            return Attempts.NONE
+            return May.NO
         if not self._is_silent or self._is_closed:
-            return found
-        is_open = self.state(now) is BreakerState.OPEN
-        return Attempts.NONE if is_open or self.is_probed else Attempts.ONE
+            return May.YES
+        if self.state(now) is State.HALF_OPEN and not self.is_tried:
+            return May.YES
+        is_rested = now >= self._failed_at + self.config.rest
+        return May.YES if is_rested and not has_working else May.PROBE
 
-    def proof_attempts(self, now: float) -> Attempts:
-        """The same of a request for a proof, of which one attempt is enough after a failure. A
-        portal that was late a moment ago is not asked: it might cost the user seconds.
-        """
-        found = self.attempts(now, is_alone=False)
-        if self._is_late and self.state(now) is BreakerState.OPEN:
-            return Attempts.NONE
-        once = found is Attempts.ALL and self.reachability.is_proof_paused(now)
-        return Attempts.ONE if once else found
+    def is_away(self, now: float) -> bool:
+        """Whether no connection to it could be made a moment ago: one more attempt is enough."""
+        return now < self._away_until
 
-    def may_be_tried(self, now: float) -> bool:
-        """Whether it gets an attempt because no other portal works either."""
-        is_due = now >= max(self._failed_at + REST_TIME, self.told_until)
-        return is_due and self.reachability.attempts(now) is not Attempts.NONE
+    @property
+    def is_silent(self) -> bool:
+        """Whether its last attempts ended without a sign of life."""
+        return self._is_silent and not self._is_closed
 
-    def may_awake(self, now: float) -> bool:
-        """Whether it is not asked only because it was silent."""
-        is_reachable = self.reachability.attempts(now) is not Attempts.NONE
-        return self._is_silent and is_reachable and now >= self.told_until
+    def pauses_for_lateness(self, now: float) -> bool:
+        """Whether it pauses because it was late or silent: to ask it may cost seconds."""
+        return self.state(now) is State.OPEN and (self._is_silent or self._is_late)
+
+    @property
+    def _is_late(self) -> bool:
+        return self._late_at > -math.inf
+
+    @property
+    def is_known_silent(self) -> bool:
+        """Whether nothing has come from it since it was silent for the whole of an attempt."""
+        return self._is_silent and self._sign_at < self._failed_at
 
     @property
     def known_error(self) -> PortalError | None:
-        """Why no attempt is made, if none is."""
-        return copy.copy(self.reachability.connect_error or self.error)
+        """Why it is not asked, if it is not; the reason may be of another operation."""
+        return self.error and self.error.explained(before="it failed a moment ago: ")
 
     def showed_signs(self, since: float) -> bool:
         """Whether anything came from it since."""
         return self._sign_at >= since
 
     def showed_no_sign(self, since: float) -> bool:
-        """Whether somebody found since that it gives no sign of life."""
-        return self._unanswered_at >= since
+        """Whether somebody waited since for a sign of life in vain."""
+        return self._no_sign_at >= since
 
-    @property
-    def is_known_silent(self) -> bool:
-        """Whether nothing has come from it since it was silent for the whole of an attempt."""
-        return self._is_silent and not self.showed_signs(self._failed_at)
-
-    def ping_patience(self, now: float) -> float:
+    def sign_patience(self, now: float) -> float:
         """Return the seconds that an operation waits for a sign of life from a silent portal."""
-        known_at = max(self._failed_at, self._unanswered_at)
-        is_recent = now < known_at + AWAY_TIME
+        known_at = max(self._failed_at, self._no_sign_at)
+        is_recent = now < known_at + self.config.away
         return self.config.least_delay if is_recent else self.config.longest_delay
+
+    # --- what is late
 
     @property
     def hedge_delay(self) -> float:
@@ -318,11 +331,18 @@ class PortalHealth:
         known = self.config.default_rate if other is None else other
         return rate * max(1, self._bodies) < self.config.slow_fraction * known
 
-    def figures(self, url: str, now: float, *, is_probed: bool) -> HealthFigures:
+    def is_late(self, watch: RequestWatch, other_rate: float | None, now: float) -> bool:
+        """Whether what is watched takes so long that another portal should be asked."""
+        if watch.head_wait(now) >= self.hedge_delay or watch.stall(now) >= self.stall_limit:
+            return True
+        rate = watch.slowest_body(now, self.stall_limit)
+        return rate is not None and self.is_slow(rate, other_rate)
+
+    def figures(self, url: str, now: float, *, has_trials: bool) -> HealthFigures:
         return HealthFigures(
             url=url,
             state=self.state(now),
-            rank=self.rank(now, is_probed=is_probed),
+            rank=self.rank(now, has_trials=has_trials),
             latency=self.latency,
             failure_rate=self.failure_rate,
             body_rate=self.body_rate,

@@ -1,126 +1,37 @@
-"""The choice between portals: which one is asked next, how often, and what their answers mean
-together. It does not know what is asked. ``rounds`` decides how often, ``health_table`` who is
-worth asking, and ``hedged_race`` asks several at a time.
+"""The portals of a mount or command: one face for all that is asked of several.
+
+``race`` says who is asked and when, ``health`` who may be asked.
 """
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import replace
 from typing import TypeVar
 
 import trio
 
-from skymount.concurrency import run_all
-from skymount.errors import PortalError, ReadOnlyPortalError
+from skymount.errors import (
+    NotFoundError,
+    PortalTimeoutError,
+    StorageError,
+)
 from skymount.portal.client.base import PortalReader
-from skymount.portal.failover.attempts_under_way import AttemptsUnderWay
-from skymount.portal.failover.health import HealthFigures, HedgeBudget, PortalHealth, Rank
-from skymount.portal.failover.health_table import HealthTable
-from skymount.portal.failover.hedged_race import HedgedRace
-from skymount.portal.failover.poll import Poll
-from skymount.portal.failover.probes import Probes
-from skymount.portal.failover.proof_search import ProofSearch
-from skymount.portal.failover.recorded_attempts import Ask, RecordedAttempts
-from skymount.portal.failover.rounds import FailoverConfig, Rounds
-from skymount.portal.failover.sign_of_life import SignsOfLife
-from skymount.portal.failover.tally import Tally
-from skymount.portal.http.memory_budget import MemoryBudget
+from skymount.portal.failover.contestants import Ask, Contestants
+from skymount.portal.failover.health import Rank, State
+from skymount.portal.failover.race import ALL, PROOF, Race, Want
 from skymount.settings import PortalOptions
 
 T = TypeVar("T")
 
+PROOF_TIMEOUT = 10.0
+"""Seconds that all other portals together have to prove an answer that came without a proof."""
 
-@dataclass(frozen=True)
-class Portals:
+log = logging.getLogger(__name__)
+
+
+class Portals(Contestants):
     """The configured portals, in the order of preference."""
-
-    clients: Sequence[PortalReader]
-    config: FailoverConfig = field(default_factory=FailoverConfig)
-    budget: MemoryBudget = field(default_factory=MemoryBudget)
-    """For descriptions of content while they are received."""
-    probes: trio.Nursery | None = None
-    """Where portals that failed are tried again, while others do the work, and late answers are
-    waited for. Without it the next operation after the pause tries them.
-    """
-    hedges: HedgeBudget = field(default_factory=HedgeBudget)
-    _health: dict[PortalReader, PortalHealth] = field(default_factory=dict)
-    _signs: SignsOfLife = field(default_factory=SignsOfLife)
-    _under_way: AttemptsUnderWay = field(default_factory=AttemptsUnderWay)
-
-    @cached_property
-    def _table(self) -> HealthTable:
-        return HealthTable(self.clients, self.probes is not None, self._health)
-
-    @cached_property
-    def _attempts(self) -> RecordedAttempts:
-        return RecordedAttempts(self._table.of, self._under_way, self.config.rounds)
-
-    @cached_property
-    def _rounds(self) -> Rounds:
-        return Rounds(self._table, self.config, self.awake)
-
-    @cached_property
-    def _probes(self) -> Probes:
-        return Probes(self._table, self._attempts, self.hedges, self.probes)
-
-    @property
-    def writable_clients(self) -> list[PortalReader]:
-        return [client for client in self.clients if not client.http.options.read_only]
-
-    def writable(self) -> "Portals":
-        """Return those that are not read-only; ReadOnlyPortalError when all are."""
-        if self.clients and not self.writable_clients:
-            raise ReadOnlyPortalError("all portals are read-only in the configuration")
-        return replace(self, clients=self.writable_clients)
-
-    def ranked(self) -> list[PortalReader]:
-        return self._table.ranked()
-
-    def health(self, client: PortalReader) -> PortalHealth:
-        return self._table.of(client)
-
-    def may_answer(self, since: float) -> bool:
-        """Return whether a portal has sent anything since a time, or one of several works as far
-        as is known.
-        """
-        return self._table.may_answer(since)
-
-    async def ask_for_signs(self) -> None:
-        """Ask all portals for a sign of life, which may take as long as any request."""
-
-        async def ask(client: PortalReader) -> None:
-            if await client.http.is_alive():
-                self.health(client).record_sign(trio.current_time())
-
-        await run_all(*(partial(ask, client) for client in self.clients))
-
-    async def awake(self, clients: Collection[PortalReader]) -> list[PortalReader]:
-        """Return those of some portals that may be asked after all, because no other one has an
-        answer: silent ones that give a sign of life (R12).
-        """
-        now = trio.current_time()
-        health = {each: self.health(each) for each in clients}
-        silent = {each: found for each, found in health.items() if found.may_awake(now)}
-        awake = await self._signs.awake(silent, self.probes)
-        for client in awake:
-            self.health(client).record_awake(trio.current_time())
-        return awake
-
-    async def available(
-        self, clients: Collection[PortalReader], begun: float
-    ) -> list[PortalReader]:
-        """Return which of some portals may be asked, as all others failed an operation that
-        began at `begun`; wait for some if that may help (R12).
-        """
-        return await self._rounds.available(clients, begun)
-
-    def waited_for(self) -> Sequence[str]:
-        """Return the portals for which an operation waited that is out of time now."""
-        return self._under_way.waited_for()
-
-    def figures(self) -> list[HealthFigures]:
-        return self._table.figures()
 
     async def first(
         self,
@@ -132,37 +43,22 @@ class Portals:
     ) -> T:
         """Return the first good answer.
 
-        A portal that fails or sends wrong content is asked again in the next round; its health may
-        allow one attempt only, or none. A refusal or «not found» is final for that portal. If no
-        portal has a good answer, the error is, in this order: wrong content, the last failure, a
-        refusal, «not found».
+        A portal that fails or sends wrong content is asked again; its health may allow one attempt
+        only, or none. A refusal or «not found» is final for that portal. If no portal has a good
+        answer, the error is that of wrong content, else the last failure, else a refusal, else
+        «not found».
 
         If `hedged`, the next portal is asked as well while a portal is late: `ask` may then run
         for several portals at once, and is cancelled where it is not needed. `urgent` returns
         whether somebody waits for the answer. `probe` is what is asked of a portal whose pause is
         over, in the background; it may outlast the call.
         """
-        is_alone = self._table.is_alone
-        if is_alone:
-            for client in self.clients:
-                await self._signs.check(client, self.health(client), self.probes)
-        elif probe is not None:
-            self._probes.start(probe)
-
-        async def hedge(asked: list[PortalReader], tally: Tally, number: int) -> list[T]:
-            attempt = self._attempts.of_round(ask, number)
-            return await HedgedRace(attempt, self.health, self.hedges, tally, urgent).run(asked)
-
-        async def try_each(asked: list[PortalReader], tally: Tally, number: int) -> list[T]:
-            for client in asked:
-                try:
-                    return [await self._attempts.make(client, None, ask, number)]
-                except PortalError as error:
-                    tally.note(client, error)
-            return []
-
-        is_hedged = hedged and not is_alone
-        return (await self._rounds.until_answered(hedge if is_hedged else try_each))[0]
+        if probe is not None and not self.is_alone:
+            self._start_trials(probe)
+        race = await Race(self, ask, Want(is_hedged=hedged), urgent=urgent).run()
+        for answer in race.answers.values():
+            return answer
+        raise race.error
 
     async def poll(self, ask: Ask[T], *, insists: Callable[[], bool] = lambda: False) -> list[T]:
         """Return the good answers of all portals that work and are not late; at least one.
@@ -172,23 +68,13 @@ class Portals:
         much that refusals do not end it while a portal was spared. `ask` may run on in the
         background at portals that are late, and at portals whose pause is over.
         """
-        if self._table.is_alone:
+        if self.is_alone:
             return [await self.first(ask)]
-        self._probes.start(ask)
-
-        async def poll(asked: list[PortalReader], tally: Tally, number: int) -> list[T]:
-            attempt = self._attempts.of_round(ask, number)
-            ranks = [self._table.rank(each) for each in asked]
-            healthy = ranks.count(Rank.HEALTHY)  # they come first
-            race = Poll(attempt, self.health, self.hedges, tally, self.probes)
-            return await race.ask(asked[:healthy], asked[healthy:])
-
-        return await self._rounds.until_answered(poll, insists)
-
-    async def ask_once(self, client: PortalReader, ask: Ask[T], *, is_last_round: bool = True) -> T:
-        """Return what one portal answers to one attempt; its health takes note."""
-        number = self.config.rounds - 1 if is_last_round else 0
-        return await self._attempts.make(client, None, ask, number)
+        self._start_trials(ask)
+        race = await Race(self, ask, ALL, insists=insists).run()
+        if not race.answers:
+            raise race.error
+        return list(race.answers.values())
 
     async def best(
         self, ask: Ask[T], is_proven: Callable[[T], bool], *, probe: Ask[object] | None = None
@@ -196,8 +82,8 @@ class Portals:
         """Return the first proven answer, or without one the first good answer and the portals
         that failed: they might have had a proof.
 
-        All portals but the one that gave the first good answer are asked for a proof at once, in
-        rounds, for `PROOF_TIMEOUT` seconds at most. Only «not found» is final.
+        All portals but the one that gave the first good answer are asked for a proof at once, for
+        `PROOF_TIMEOUT` seconds at most. One that pauses because it was late or silent is not.
         """
 
         async def first(client: PortalReader) -> tuple[PortalReader, T]:
@@ -206,9 +92,62 @@ class Portals:
         answered, found = await self.first(first, probe=probe)
         if is_proven(found):
             return found, ()
-        search = ProofSearch(self._table, self._attempts, self._rounds, ask, is_proven)
-        proofs = await search.run(client for client in self.clients if client is not answered)
-        return (proofs[0], ()) if proofs else (found, search.undecided)
+        now = trio.current_time()
+        undecided = {each for each in self.clients if each is not answered}
+        asked = [
+            each
+            for each in self.clients
+            if each in undecided and not self.health(each).pauses_for_lateness(now)
+        ]
+        race = Race(replace(self, clients=asked), ask, PROOF, is_good=is_proven)
+        with trio.move_on_after(PROOF_TIMEOUT) as scope:
+            try:
+                await race.run()
+            except StorageError as error:
+                log.info("no proof: %s", error)
+        for answer in race.answers.values():
+            return answer, ()
+        if scope.cancelled_caught:
+            for client in asked:
+                self._note_no_proof(client)
+        absent = {each for each, error in race.errors.items() if isinstance(error, NotFoundError)}
+        return found, undecided - race.doubtful.keys() - absent
+
+    def _note_no_proof(self, client: PortalReader) -> None:
+        health, now = self.health(client), trio.current_time()
+        if not health.showed_signs(now - PROOF_TIMEOUT):
+            error = PortalTimeoutError(f"no answer in {PROOF_TIMEOUT:g} s", url=client.url)
+            health.failed(error, now, waited=PROOF_TIMEOUT)
+
+    # --- trials
+
+    def _start_trials(self, ask: Ask[object]) -> None:
+        """Ask the portals whose pause is over, if another one does the work. Each is a hedge."""
+        if self.background is None:
+            return
+        if not any(self.rank(each) is Rank.HEALTHY for each in self.clients):
+            return
+        now = trio.current_time()
+        for client in self.clients:
+            health = self.health(client)
+            is_due = health.state(now) is State.HALF_OPEN and not health.is_tried
+            if is_due and self.hedges.take():
+                health.is_tried = True
+                self.background.start_soon(self._try, client, ask)
+
+    async def _try(self, client: PortalReader, ask: Ask[object]) -> None:
+        once = replace(self.config, rounds=1)
+        alone = replace(self, clients=[client], config=once, background=None)
+        try:
+            race = await Race(alone, ask, Want(gives_up=True)).run()
+            if not race.answers:
+                log.info("%s: still fails: %s", client.url, race.error)
+        except StorageError as error:
+            log.info("%s: still fails: %s", client.url, error)
+        except Exception:  # a bug must not end everybody else's tasks
+            log.exception("%s: the trial failed", client.url)
+        finally:
+            self.health(client).is_tried = False
 
 
 @asynccontextmanager
@@ -224,6 +163,6 @@ async def open_portals(
         for options in portals.values():
             made = PortalReader.of(replace(options, idle_timeout=timeout, retries=0))
             clients.append(await stack.enter_async_context(made))
-        async with trio.open_nursery() as probes:
-            yield Portals(clients, probes=probes)
-            probes.cancel_scope.cancel()
+        async with trio.open_nursery() as background:
+            yield Portals(clients, background=background)
+            background.cancel_scope.cancel()

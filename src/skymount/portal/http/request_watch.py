@@ -1,5 +1,5 @@
 """What the requests of an operation wait for, noted by the HTTP client as it happens. Whoever sets
-a watch decides what is late (``portal.failover.hedged_race``).
+a watch decides what is late (``portal.failover.race``).
 """
 
 from collections.abc import Awaitable, Callable

@@ -91,7 +91,7 @@ class EntryReader:
         if not chosen:
             return None
         found = copy.copy(self)
-        once = replace(self.portals.config, rounds=1)
+        once = replace(self.portals.config, rounds=1, wakes=False)
         found.portals = replace(self.portals, clients=chosen, config=once)
         return found
 

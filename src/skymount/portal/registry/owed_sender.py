@@ -21,7 +21,7 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.portal.client.base import PortalReader
-from skymount.portal.failover.health import BreakerState
+from skymount.portal.failover.health import State
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.owed_entry import OwedEntry, OwedTotal, owed_summary
 from skymount.portal.ledger.revision_marks import EntryId
@@ -139,7 +139,7 @@ class OwedSender:
             now = trio.current_time()
             is_awake = is_silent and now >= since + least and health.showed_signs(since + least / 2)
             is_over = now >= since + pause or is_awake
-            if is_over and health.state(now) is not BreakerState.OPEN:
+            if is_over and health.state(now) is not State.OPEN:
                 return
             await trio.sleep(self._config.first_pause)
 
@@ -181,7 +181,7 @@ class OwedSender:
             await self._prepare(client, owed)
             begun = trio.current_time()
             post = partial(registry.posting.post_to, signed=signed)
-            newer = await registry.portals.ask_once(client, post)
+            newer = await registry.portals.attempt(client, post)
         except BaseException as error:
             await self._put_off(owed, error)
             raise

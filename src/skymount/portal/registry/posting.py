@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 import trio
 
@@ -17,10 +17,10 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.policies import WritePolicy, too_few
-from skymount.portal.broadcast import Broadcast, LatePortals, Outcome
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.registry import GET_TIMEOUT, Registry
 from skymount.portal.failover.portals import Portals
+from skymount.portal.failover.race import Race, Runner, enough
 from skymount.portal.ledger.owed_entry import LACKS_CONTENT, Debt, lacking_debts
 from skymount.portal.registry.entry_reader import EntryReader
 from skymount.wire.registry_entry import SignedEntry, check_update
@@ -62,7 +62,6 @@ class Posting:
         self.policy = policy
         self._look = look
         self._clock = clock
-        self._late_portals = LatePortals()
 
     async def post(
         self, portals: Portals, signed: SignedEntry, lacking: Collection[str] = ()
@@ -81,25 +80,33 @@ class Posting:
             await self._record_late(signed, portal, requested_at, answer)
 
         needed = self.policy.needed(len(portals.clients))
-        without = [client for client in portals.clients if client.url in lacking]
-        broadcast = Broadcast(portals, post, _is_taken, self._late_portals, record)
-        outcome = await broadcast.run(needed, without)
-        newer = {client: held for client, held in outcome.answers.items() if held is not None}
+        asked = [client for client in portals.clients if client.url not in lacking]
+        race = Race(
+            replace(portals, clients=asked),
+            post,
+            enough(needed),
+            ends=_is_newer,
+            is_late=_is_late,
+            on_late=record,
+        )
+        await race.run()
+        newer = {client: held for client, held in race.answers.items() if held is not None}
         if newer:
-            behind = [client.url for client in outcome.answers if client not in newer]
+            behind = [client.url for client in race.answers if client not in newer]
             for client, held in newer.items():
                 await self.learn(held, requested_at, client.url, behind)
             return None
-        if len(outcome.answers) < needed:
-            raise _too_few(outcome, needed, len(portals.clients))
+        errors = race.shortfalls()
+        if len(race.answers) < needed:
+            raise _too_few(errors, len(race.answers), needed, len(portals.clients))
         debts = lacking_debts(lacking)
-        for is_posting, errors in ((False, outcome.errors), (True, outcome.late)):
+        for is_posting, found in ((False, errors), (True, race.late)):
             debts += [
                 Debt(client.url, str(error), is_posting=is_posting, is_own=True)
-                for client, error in errors.items()
+                for client, error in found.items()
             ]
-        taken_by = tuple(client.url for client in outcome.answers)
-        return Posted(taken_by, tuple(debts), outcome.handled)
+        taken_by = tuple(client.url for client in race.answers)
+        return Posted(taken_by, tuple(debts), race.handled)
 
     async def _post_to_only(
         self, portals: Portals, signed: SignedEntry, lacking: Collection[str]
@@ -190,8 +197,12 @@ class _Refusal:
     message: str
 
 
-def _is_taken(held: SignedEntry | None) -> bool:
-    return held is None
+def _is_newer(held: SignedEntry | None) -> bool:
+    return held is not None
+
+
+def _is_late(runner: Runner, now: float) -> bool:
+    return now - runner.begun >= runner.turn.health.hedge_delay
 
 
 def _replaces_not(signed: SignedEntry, held: SignedEntry) -> bool:
@@ -203,12 +214,13 @@ def _replaces_not(signed: SignedEntry, held: SignedEntry) -> bool:
     return False
 
 
-def _too_few(outcome: Outcome[SignedEntry | None], needed: int, portals: int) -> PortalError:
+def _too_few(
+    errors: Mapping[PortalReader, PortalError], took: int, needed: int, portals: int
+) -> PortalError:
     """Return the error of a write that too few portals took: wrong content, else a failure, else
     a refusal.
     """
-    errors = list(outcome.errors.values())
     kinds: tuple[type[PortalError], ...] = (BadContentError, UnavailableError, PortalError)
-    ordered = [error for kind in kinds for error in errors if isinstance(error, kind)]
+    ordered = [error for kind in kinds for error in errors.values() if isinstance(error, kind)]
     found = ordered[0] if ordered else UnavailableError(LACKS_CONTENT)
-    return too_few(found, len(outcome.answers), portals, needed)
+    return too_few(found, took, portals, needed)

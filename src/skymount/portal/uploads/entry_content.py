@@ -6,12 +6,10 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from typing import TypeVar
 
-import trio
-
 from skymount.errors import BadContentError, UnavailableError
 from skymount.portal.client.upload import UploadBody
 from skymount.portal.failover.portals import Portals
-from skymount.portal.uploads.everywhere import upload_to_all
+from skymount.portal.uploads.upload import upload_to_all
 from skymount.wire.skylink import Skylink
 
 T = TypeVar("T")
@@ -35,9 +33,9 @@ async def write_entry(
     try:
         return await write(lacking)
     except (UnavailableError, BadContentError):
-        writable, begun = portals.writable(), trio.current_time()
+        writable = portals.writable()
         clients = [each for each in writable.clients if each.url in lacking]
-        chosen = replace(writable, clients=await writable.available(clients, begun))
+        chosen = replace(writable, clients=clients)
         if not chosen.clients:
             raise
         copies = await upload_to_all(chosen, body, 1, patience=patience, extra=extra)

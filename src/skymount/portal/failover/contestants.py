@@ -1,0 +1,186 @@
+"""The portals that take part in races: how each does, one attempt at one of them, signs of life."""
+
+import random
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Self, TypeVar
+
+import trio
+
+from skymount.concurrency import run_all
+from skymount.errors import (
+    BadContentError,
+    PortalError,
+    ReadOnlyPortalError,
+    RolledBackError,
+    UnavailableError,
+)
+from skymount.portal.client.base import PortalReader
+from skymount.portal.failover.health import Health, HealthFigures, HedgeBudget, May, Rank, State
+from skymount.portal.failover.signs import SignsOfLife
+from skymount.portal.failover.under_way import AttemptsUnderWay
+from skymount.portal.http.memory_budget import MemoryBudget
+from skymount.portal.http.request_watch import RequestWatch, watched
+
+T = TypeVar("T")
+
+_SIGN_TIME = 2.0  # seconds that a question for a sign of life takes at most
+_ALONE_SIGN_TIME = 4.0  # the same of the only portal
+
+
+Ask = Callable[[PortalReader], Awaitable[T]]
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverConfig:
+    """How often portals that fail are asked again."""
+
+    rounds: int = 3
+    """How often each portal is asked before a failure is reported."""
+    backoff: float = 0.2
+    """Seconds of pause before the second attempt, doubled for each further one, jittered."""
+    longest_wait: float = 10.0
+    """Seconds that an operation waits for portals that asked for a pause, from its begin on, or
+    from when the first one did."""
+    wakes: bool = True
+    """Whether silent portals are asked for a sign of life when no other one has an answer."""
+
+    def pause(self, number: int) -> float:
+        """Return the seconds of pause before an attempt; the first one has the number 0."""
+        return self.backoff * 2.0 ** (number - 1) * random.uniform(0.5, 1.5)
+
+
+@dataclass(frozen=True)
+class Contestants:
+    """Portals in the order of preference, and how each of them does."""
+
+    clients: Sequence[PortalReader]
+    config: FailoverConfig = field(default_factory=FailoverConfig)
+    budget: MemoryBudget = field(default_factory=MemoryBudget)
+    """For descriptions of content while they are received."""
+    background: trio.Nursery | None = None
+    """Where portals that failed are tried again, while others do the work, and late answers are
+    waited for. Without it the next operation after the pause tries them.
+    """
+    hedges: HedgeBudget = field(default_factory=HedgeBudget)
+    signs: SignsOfLife = field(default_factory=SignsOfLife)
+    _health: dict[PortalReader, Health] = field(default_factory=dict)
+    _under_way: AttemptsUnderWay = field(default_factory=AttemptsUnderWay)
+
+    @property
+    def writable_clients(self) -> list[PortalReader]:
+        return [client for client in self.clients if not client.http.options.read_only]
+
+    def writable(self) -> Self:
+        """Return those that are not read-only; ReadOnlyPortalError when all are."""
+        if self.clients and not self.writable_clients:
+            raise ReadOnlyPortalError("all portals are read-only in the configuration")
+        return replace(self, clients=self.writable_clients)
+
+    # --- how they do
+
+    def health(self, client: PortalReader) -> Health:
+        found = self._health.get(client)
+        return self._health.setdefault(client, Health()) if found is None else found
+
+    @property
+    def is_alone(self) -> bool:
+        return len(self.clients) < 2
+
+    @property
+    def has_trials(self) -> bool:
+        """Whether portals that failed are tried again in the background."""
+        return self.background is not None and not self.is_alone
+
+    def has_working(self) -> bool:
+        """Whether a portal works as far as is known."""
+        now = trio.current_time()
+        return any(self.health(each).state(now) is State.CLOSED for each in self.clients)
+
+    def rank(self, client: PortalReader) -> Rank:
+        return self.health(client).rank(trio.current_time(), has_trials=self.has_trials)
+
+    def ranked(self) -> list[PortalReader]:
+        """Return the portals in the order in which they are asked."""
+        if self.is_alone:
+            return list(self.clients)
+        return sorted(self.clients, key=lambda client: self.rank(client).value)
+
+    def may_answer(self, since: float) -> bool:
+        """Return whether a portal has sent anything since a time, or one of several works as far
+        as is known.
+        """
+        if any(self.health(each).showed_signs(since) for each in self.clients):
+            return True
+        return not self.is_alone and self.has_working()
+
+    def figures(self) -> list[HealthFigures]:
+        now, has_trials = trio.current_time(), self.has_trials
+        return [
+            self.health(each).figures(each.url, now, has_trials=has_trials) for each in self.clients
+        ]
+
+    def waited_for(self) -> Sequence[str]:
+        """Return the portals for which an operation waited that is out of time now."""
+        return self._under_way.waited_for()
+
+    # --- signs of life
+
+    async def ask_for_signs(self) -> None:
+        """Ask all portals for a sign of life, which may take as long as any request."""
+
+        async def ask(client: PortalReader) -> None:
+            if await client.http.is_alive():
+                self.health(client).gave_sign(trio.current_time())
+
+        await run_all(*(partial(ask, client) for client in self.clients))
+
+    async def awake(self, clients: Collection[PortalReader]) -> list[PortalReader]:
+        """Return those of some portals that may be asked after all, because no other one has an
+        answer: silent ones that give a sign of life (R12).
+        """
+        now = trio.current_time()
+        silent = {
+            each: self.health(each)
+            for each in clients
+            if self.health(each).may_ask(now, is_alone=self.is_alone) is May.PROBE
+        }
+        limit = _ALONE_SIGN_TIME if self.is_alone else _SIGN_TIME
+        awake = await self.signs.awake(silent, self.background, limit)
+        for client in awake:
+            self.health(client).gave_sign(trio.current_time(), is_awake=True)
+        return awake
+
+    async def attempt(
+        self,
+        client: PortalReader,
+        ask: Ask[T],
+        watch: RequestWatch | None = None,
+        *,
+        is_last: bool = True,
+    ) -> T:
+        """Return what one portal answers to one attempt; its health takes note. `is_last` if it is
+        asked no more if this fails.
+        """
+        health, begun = self.health(client), trio.current_time()
+        watch = watch or RequestWatch(health)
+        try:
+            with self._under_way.noted(client.url, watch):
+                answer = await watched(watch, ask(client))
+        except RolledBackError:  # it works, and is only behind
+            health.answered(trio.current_time(), begun, is_good=False)
+            raise
+        except (UnavailableError, BadContentError) as error:
+            if not error.is_unsent:
+                now = trio.current_time()
+                health.failed(error, now, waited=now - begun, is_last=is_last)
+            raise
+        except PortalError:
+            health.answered(trio.current_time(), begun, is_good=False)
+            raise
+        except trio.Cancelled:
+            health.given_up(trio.current_time(), begun)
+            raise
+        health.answered(trio.current_time(), begun)
+        return answer
