@@ -162,6 +162,20 @@ async def test_late_post_is_recorded(
         assert woken
 
 
+async def test_nothing_goes_on_after_a_write_that_was_cancelled(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+):
+    """Also if enough portals had it, and another one was waited for."""
+    async with mounted(ledger, one, two, fresh=3600) as entries:
+        await entries.write(ref(), PAIR, b"w", None)
+        two.faults = [3.0]
+        with trio.move_on_after(0.5):
+            await entries.write(ref(), PAIR, b"x", None)
+        await trio.sleep(60)
+        assert at(one) == b"x"
+        assert at(two) == b"w"
+
+
 async def test_new_entry_while_a_portal_is_down(
     ledger: Ledger,
     one: FakeRegistry,

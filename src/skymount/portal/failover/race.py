@@ -184,10 +184,12 @@ class Race(Generic[T]):
             async with trio.open_nursery() as local:
                 self._nursery = local
                 background = self._portals.background if self._want.leaves else None
+                is_cancelled = True
                 try:
                     await self._run(background or local)
+                    is_cancelled = False
                 finally:
-                    self._end(trio.current_time(), in_background=background is not None)
+                    self._end(in_background=background is not None and not is_cancelled)
                     local.cancel_scope.cancel()
         if self._crash is not None and not self.answers:
             raise self._crash
@@ -405,9 +407,10 @@ class Race(Generic[T]):
         """Return the seconds before the next attempts of a number, which are made at once."""
         return self._pauses.setdefault(number, self._portals.config.pause(number))
 
-    def _end(self, now: float, *, in_background: bool) -> None:
+    def _end(self, *, in_background: bool) -> None:
         """Leave behind who has not answered."""
         self._is_over = True
+        now = trio.current_time()
         has_enough = len(self.answers) >= self._want.needed and not self._has_ended_early
         has_succeeded = has_enough and self._crash is None
         for runner in [*self._running]:
