@@ -120,6 +120,7 @@ async def test_portal_that_is_back_is_used_at_once(autojump_clock: object):
     away.back = True
     assert await ask(asked, away) == "back"
     assert away.tried == CONFIG.rounds + 1
+    await trio.sleep(61)  # later, operations do not wait for its return
     away.back = False
     await fails(asked, away)
     assert away.tried == 2 * CONFIG.rounds + 1
@@ -132,9 +133,56 @@ async def test_portal_that_answers_is_not_away(word: PortalError, autojump_clock
     await fails(asked, away)
     with pytest.raises(type(word)):
         await ask(asked, Script(asked, [word]))
+    await trio.sleep(61)
     away.tried = 0
     await fails(asked, away)
     assert away.tried == CONFIG.rounds
+
+
+async def test_portal_that_restarts(autojump_clock: object):
+    """R10: operations wait for one that worked in the last minute, for 5 s of its outage."""
+    asked, away = portals(1), Away()
+    away.back = True
+    await ask(asked, away)
+    away.back = False
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(ask, asked, away)
+        await trio.sleep(4)
+        away.back = True
+    assert trio.current_time() < 5
+    away.back = False
+    assert await fails(asked, away) == pytest.approx(5, abs=1)
+    for _ in range(3):
+        assert await fails(asked, away) == 0
+    away.back = True
+    await ask(asked, away)
+    await trio.sleep(61)
+    away.back = False
+    assert await fails(asked, away) < 2
+
+
+async def test_outage_of_the_last_portal_that_works(autojump_clock: object):
+    """R10: nobody waits for a portal while another one works."""
+    asked = portals(2)
+    plans = {client: Away() for client in asked.clients}
+
+    async def one(client: PortalClient) -> object:
+        return await plans[client](client)
+
+    for each in plans.values():
+        each.back = True
+    await ask(asked, one)
+    first, second = plans.values()
+    first.back = False
+    assert await ask(asked, one) == "back"
+    assert trio.current_time() == 0
+    second.back = False
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask, asked, one)
+        await trio.sleep(3)
+        second.back = True
+    assert trio.current_time() < 4
 
 
 async def test_last_round_counts(autojump_clock: object):

@@ -56,6 +56,9 @@ class HealthConfig:
     away: float = 5.0
     """For which a portal that could not be reached gets one attempt of each operation; for which
     nobody waits for long for a sign of life that others waited for in vain."""
+    outage: float = 5.0
+    """For which operations wait for a portal that refuses connections and worked lately."""
+    lately: float = 60.0
     rest: float = 2.0
     """After its last failure a silent portal is tried again, if none works."""
 
@@ -130,6 +133,8 @@ class Health:
     _no_sign_at: float = -math.inf  # when somebody waited for one in vain
     _answer_at: float = -math.inf
     _away_until: float = -math.inf
+    _told_of: float | None = None  # the outage that the log has told of, by its begin
+    _refused_at: float | None = None  # when it first refused a connection since its last answer
     _bodies: int = 0  # being received
 
     # --- what happens
@@ -143,7 +148,7 @@ class Health:
         self._sign_at = now
         if begun <= self._late_at:
             return
-        self._answer_at, self._away_until = now, -math.inf
+        self._answer_at, self._away_until, self._refused_at = now, -math.inf, None
         if self.failure_rate or not is_good:
             self._average_failure(0.0)
         was_slow = self._is_silent or self._is_late
@@ -159,9 +164,13 @@ class Health:
         meanwhile. It is silent if nothing came from it for long.
         """
         if error.unreached is None or self._answer_at > now - error.unreached:
-            self._away_until = -math.inf
-        elif is_last or error.unreached >= self.config.silence:
-            self._away_until = now + self.config.away
+            self._away_until, self._refused_at = -math.inf, None
+        else:
+            is_slow = error.unreached >= self.config.silence
+            if not is_slow and self._refused_at is None:
+                self._refused_at = now
+            if is_slow or is_last:
+                self._away_until = now + self.config.away
         is_mute = isinstance(error, PortalTimeoutError) or error.unreached is not None
         if is_mute and waited >= self.config.silence and self._sign_at <= now - waited:
             self._is_silent = True
@@ -268,6 +277,20 @@ class Health:
             return May.YES
         is_rested = now >= self._failed_at + self.config.rest
         return May.YES if is_rested and not has_working else May.PROBE
+
+    @property
+    def outage_until(self) -> float:
+        """Until when operations wait for it: it refuses connections, and may be restarting."""
+        refused_at, config = self._refused_at, self.config
+        if refused_at is None or self._answer_at < refused_at - config.lately:
+            return -math.inf
+        return refused_at + config.outage
+
+    def begins_outage(self) -> bool:
+        """Whether nobody has been told of this outage; the caller tells of it."""
+        is_new = self._told_of != self._refused_at
+        self._told_of = self._refused_at
+        return is_new
 
     def is_away(self, now: float) -> bool:
         """Whether no connection to it could be made a moment ago: one more attempt is enough."""

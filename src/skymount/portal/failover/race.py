@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 CHECK_TIME = 0.1
 """Seconds between two looks at what is late."""
 
+_OUTAGE_PAUSE = 0.2, 0.5  # seconds between two attempts at a portal that may be restarting
 _OTHER = "; another portal had one"
 _LATE_LIMIT = 2  # attempts that go on at one portal, which has other uses for its connections
 _SPREAD = 0.1  # seconds over which operations that waited for the same portal are spread
@@ -91,6 +92,8 @@ class _Turn:
     tries: int = 0
     due: float = -math.inf
     asked_at: float = -math.inf
+    again_at: float | None = None
+    """When it is asked again that may be restarting."""
     is_over: bool = False
     """Whether it has said its last word, or is being asked."""
 
@@ -296,6 +299,8 @@ class Race(Generic[T]):
     def _due_of(self, turn: _Turn, now: float) -> float:
         """Return when a portal may be asked; inf for not at all."""
         health = turn.health
+        if turn.again_at is not None:
+            return turn.again_at
         if turn.tries == 0 and turn.worked and health.told_until <= self._begun:
             return now
         if turn.asked_at < health.told_until and health.told_until > self._begun:
@@ -335,6 +340,7 @@ class Race(Generic[T]):
 
     def _begin(self, turn: _Turn, now: float) -> Runner:
         turn.is_over = True
+        turn.again_at = None
         turn.tries += 1
         turn.asked_at = now
         runner = Runner(turn, now, RequestWatch(turn.health, self._wake))
@@ -398,6 +404,13 @@ class Race(Generic[T]):
             turn.is_over = False
             now = trio.current_time()
             turn.due = now + self._pause(turn.tries)
+            if now < turn.health.outage_until and not self._portals.has_working():
+                turn.tries -= 1  # which counts no attempt
+                turn.again_at = now + random.uniform(*_OUTAGE_PAUSE)
+                if turn.health.begins_outage():
+                    log.warning(
+                        "%s: it may be restarting, so operations wait: %s", turn.client.url, error
+                    )
             if error.retry_after is not None and self._waits_until is None:
                 self._waits_until = now + self._portals.config.longest_wait
         elif self._refusal is None or isinstance(self._refusal, NotFoundError):
