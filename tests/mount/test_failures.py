@@ -2,6 +2,7 @@
 
 import errno
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -139,3 +140,15 @@ def test_a_write_that_fails_after_the_close(sandbox: Sandbox) -> None:
             assert read_status(mount.path)["failed_operations"][-1]["operation"] == "release"
             text = output([sys.executable, "-IS", "-c", GET, file, LAST_ERROR]).decode()
             assert " release failed after " in text
+
+
+def test_a_read_that_the_kernel_repeats(sandbox: Sandbox, fake: FakePortal) -> None:
+    """R2: it reads ahead, and then page by page what it failed to get; that takes no longer."""
+    fake.fault(drips(3000, 0.1))
+    with sandbox.mounted("--portal", fake.url, "--timeout", "4", "--verify", "off") as mount:
+        file = mount.skylink(LARGE.name) / "dir/large"
+        file.stat()
+        begun = time.monotonic()
+        done = run(["dd", f"if={file}", "of=/dev/null", "bs=1M", "count=1"])
+        assert "timed out" in done.stderr
+        assert time.monotonic() < begun + 7

@@ -1,9 +1,11 @@
 """`/skylinks` and `/hns`: the trees of skylinks and domains, read-only."""
 
 import errno
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
 
@@ -34,6 +36,7 @@ from skymount.fs.subtree import (
     refuse,
 )
 
+_REPETITION = 0.2  # seconds after a read ran out of time in which the kernel asks once more
 _PRELOAD_LIMIT = 64 << 10  # bytes of a file; if nobody reads it, its copy was made in vain
 
 
@@ -251,6 +254,23 @@ class _TreeListing(OpenDirectory):
         self.table.remove_handle(self._version)
 
 
+@dataclass(frozen=True, slots=True)
+class _RanOut:
+    """The last read of a handle that ran out of time.
+
+    The kernel reads ahead. What it failed to get it asks for once more, page by page, for the same
+    call of a program, whose time is over by then.
+    """
+
+    at: float = -math.inf
+    start: int = 0
+    stop: int = 0
+
+    def is_repeated(self, offset: int, now: float) -> bool:
+        """Whether a read that begins now is the kernel's repetition."""
+        return self.start <= offset < self.stop and now < self.at + _REPETITION
+
+
 class _TreeFileHandle(OpenFile):
     has_own_deadline = True
 
@@ -272,6 +292,7 @@ class _TreeFileHandle(OpenFile):
         self._opened = opened
         self._reads = reads
         self._deadline = deadline
+        self._ran_out = _RanOut()
         opened[inode] += 1
         table.add_handle(version)
 
@@ -284,11 +305,18 @@ class _TreeFileHandle(OpenFile):
     async def read(self, offset: int, length: int) -> bytes | memoryview:
         data = self._extent.ready(offset, length)
         if data is None:
-            with trio.fail_after(self._deadline):
-                data = await self._reads.wait(
-                    partial(self._extent.wait, offset, length),
-                    partial(self._extent.needs_portal, offset, length),
-                )
+            began = trio.current_time()
+            if self._ran_out.is_repeated(offset, began):
+                raise trio.TooSlowError
+            try:
+                with trio.fail_after(self._deadline):
+                    data = await self._reads.wait(
+                        partial(self._extent.wait, offset, length),
+                        partial(self._extent.needs_portal, offset, length),
+                    )
+            except trio.TooSlowError:
+                self._ran_out = _RanOut(trio.current_time(), offset, offset + length)
+                raise
         return data
 
     async def release(self) -> None:
