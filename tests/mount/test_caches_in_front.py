@@ -59,3 +59,32 @@ def test_many_mounts_read_what_one_would(tmp_path: Path) -> None:
         origin.close()
         portal.kill()
         read_by(1, clean=False)  # the portal's absence is logged
+
+
+@needs_nginx_cache
+def test_a_damaged_answer_is_not_believed_for_ever(tmp_path: Path) -> None:
+    """T3: what fails its check is asked for again past the cache, which then has it right."""
+    sandbox = Sandbox.make(tmp_path / "sandbox")
+    (tmp_path / "large").write_bytes(_LARGE)
+    with ExitStack() as stack:
+        portal = stack.enter_context(portal_process(tmp_path / "data"))
+        link = sandbox.upload(tmp_path / "large", portal.url)
+        url = stack.enter_context(cache_before(portal.url, tmp_path / "nginx"))
+
+        def read() -> bytes:
+            place = sandbox.directory("mnt")
+            words = ("--portal", url, "--disk-cache", "off")
+            with sandbox.mounted(*words, at=place, clean=False) as mount:
+                return (mount.skylink(link) / "large").read_bytes()
+
+        assert read() == _LARGE
+        damaged = 0
+        for file in (tmp_path / "nginx/cache").rglob("*"):
+            if file.is_file() and file.stat().st_size > 100_000:
+                with file.open("r+b") as opened:
+                    opened.seek(-5000, 2)
+                    opened.write(b"damaged")
+                damaged += 1
+        assert damaged
+        assert read() == _LARGE
+        assert read() == _LARGE

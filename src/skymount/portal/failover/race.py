@@ -343,7 +343,8 @@ class Race(Generic[T]):
         turn.again_at = None
         turn.tries += 1
         turn.asked_at = now
-        runner = Runner(turn, now, RequestWatch(turn.health, self._wake))
+        is_fresh = isinstance(self.errors.get(turn.client), BadContentError)
+        runner = Runner(turn, now, RequestWatch(turn.health, self._wake, is_fresh=is_fresh))
         self._running.append(runner)
         turn.health.watchers.add(self._wake)
         return runner

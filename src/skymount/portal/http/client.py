@@ -59,6 +59,7 @@ is read from its own endpoint.
 _READING_METHODS = ("GET", "HEAD")  # all that a read-only portal is sent
 _PREPARED = 64  # requests that are kept: content is asked for range by range
 _SERVER = 80  # characters of a Server header
+_FRESH = ("Cache-Control", "no-cache")  # for a cache in front of the portal
 _ACCEPT = (b"Accept", b"*/*")
 _NO_AUTH = httpx.Auth()  # else httpx takes credentials from the address that a redirect names
 
@@ -330,6 +331,9 @@ class HttpClient:
         if self._is_closed:
             raise RuntimeError("this client is closed")
         more = tuple(headers.items()) if headers else ()
+        watch = current()
+        if watch is not None and watch.is_fresh:
+            more += (_FRESH,)
         call = Call(request, options or self.options, self.url, more)
         if self.options.read_only and request.method not in _READING_METHODS:
             text = "nothing is sent to this portal: it is used read-only"

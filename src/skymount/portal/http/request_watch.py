@@ -36,10 +36,15 @@ class _Body:
 class RequestWatch:
     """The requests and bodies that an operation waits for at one portal."""
 
-    __slots__ = ("_bodies", "_busy", "_heads", "_meter")
+    __slots__ = ("_bodies", "_busy", "_heads", "_meter", "is_fresh")
 
-    def __init__(self, meter: Meter, busy: Callable[[], object] = lambda: None) -> None:
-        """`busy` is called when it waits for something after it waited for nothing."""
+    def __init__(
+        self, meter: Meter, busy: Callable[[], object] = lambda: None, *, is_fresh: bool = False
+    ) -> None:
+        """`busy` is called when it waits for something after it waited for nothing. `is_fresh`: no
+        answer of a cache is wanted, as the last one was wrong.
+        """
+        self.is_fresh = is_fresh
         self._meter = meter
         self._busy = busy
         self._heads: dict[object, float] = {}
