@@ -25,6 +25,11 @@ class Terminal:
             assert self._read(), f"no prompt {prompt!r} but {self.shown!r}"
         os.write(self._master, text.encode())
 
+    def wait_for(self, text: str) -> None:
+        """Wait until a text is shown."""
+        while text not in self.shown:
+            assert self._read(), f"no {text!r} but {self.shown!r}"
+
     @property
     def has_echo(self) -> bool:
         """Whether it shows what is typed."""

@@ -12,7 +12,9 @@ import pytest
 
 from skymount.cli import cli
 from skymount.wire.skykey import Kind, Skykey
+from skymount.wire.skylink import Skylink
 from tests.cli.helpers import leaves
+from tests.cli.terminal import at_terminal
 from tests.fakes import portal as faults
 from tests.fakes.portal import FakePortal, Reply, Request
 from tests.mount.namespaces import new_namespace
@@ -152,6 +154,14 @@ def test_an_interrupt(home: Sandbox, fake: FakePortal, command: str) -> None:
     assert (process.returncode, out) == (130, b"")
     assert said.decode().strip() == (f"skymount: interrupted: {outcome}" if outcome else "")
     assert set(home.root.iterdir()) == before
+
+
+def test_who_is_waited_for(home: Sandbox, fake: FakePortal) -> None:
+    """It is said at a terminal, long before the time-out."""
+    fake.fault(faults.stalls_after(-1))
+    words = ("ls", str(Skylink.v1(bytes(32), 100)), "--portal", fake.url, "--timeout", "300")
+    with at_terminal(home, *words) as terminal:
+        terminal.wait_for(f"waiting for {fake.url}, which sends nothing")
 
 
 @pytest.mark.parametrize("command", ["upload", "ls", "registry get", "db set", "skykey list"])

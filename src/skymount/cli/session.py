@@ -4,6 +4,7 @@ Errors leave `run` bare, in no group.
 """
 
 import logging
+import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 S = TypeVar("S")
 T = TypeVar("T")
 
+_PATIENCE = 2.0  # seconds without a byte until it is told who is waited for
+_LOOK = 0.5  # seconds between two looks
 _MIN_MEMORY_CACHE = 1 << 20  # bytes; without any, each part of a unit would fetch all of it
 
 
@@ -77,8 +80,12 @@ def run(opened: AbstractAsyncContextManager[S], function: Callable[[S], Awaitabl
     """
 
     async def main() -> T:
-        async with opened as found:
-            return await function(found)
+        async with opened as found, trio.open_nursery() as beside:
+            if isinstance(found, Content) and os.isatty(2):
+                beside.start_soon(_tell_of_silence, found)
+            result = await function(found)
+            beside.cancel_scope.cancel()
+            return result
 
     logging.getLogger("skymount").addHandler(logging.NullHandler())  # failures are raised too
     try:
@@ -89,6 +96,16 @@ def run(opened: AbstractAsyncContextManager[S], function: Callable[[S], Awaitabl
         interrupts = [leaf for leaf in leaves if isinstance(leaf, KeyboardInterrupt)]
         cause = (interrupts or leaves)[0]
         raise cause from cause.__cause__
+
+
+async def _tell_of_silence(opened: Content) -> None:
+    """Tell whoever looks on which portals send nothing, once of each."""
+    told = set[str]()
+    while True:
+        await trio.sleep(_LOOK)
+        for url in opened.portals.silent_for(_PATIENCE) - told:
+            told.add(url)
+            warn(f"waiting for {url}, which sends nothing (see --timeout)")
 
 
 def change(

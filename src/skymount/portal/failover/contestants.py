@@ -125,6 +125,10 @@ class Contestants:
         """Return the portals for which an operation waited that is out of time now."""
         return self._under_way.waited_for()
 
+    def silent_for(self, seconds: float) -> set[str]:
+        """Return the portals of which an operation has waited for so long without a byte."""
+        return self._under_way.silent_for(seconds)
+
     # --- signs of life
 
     async def ask_for_signs(self) -> None:

@@ -50,6 +50,15 @@ class AttemptsUnderWay:
         finally:
             del self._attempts[watch]
 
+    def silent_for(self, seconds: float) -> set[str]:
+        """Return the portals of which an attempt has waited for so long without a byte."""
+        now = trio.current_time()
+        return {
+            attempt.url
+            for watch, attempt in self._attempts.items()
+            if now >= attempt.begun + seconds and (watch.is_idle or watch.wait(now) >= seconds)
+        }
+
     def waited_for(self) -> list[str]:
         """Return the portals for which an operation waited that is out of time now: those of
         attempts that were just cancelled, else those that send nothing, else all that take long;
