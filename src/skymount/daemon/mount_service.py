@@ -122,7 +122,8 @@ async def _serve(
         if config.send_pending:
             writable = [client.url for client in portals.writable_clients]
             wake = registry.wake_senders
-            registry.repair = ReadRepair(ledger, registry.marks, writable, content.nursery, wake)
+            late = portals.background or content.nursery  # where late answers come from
+            registry.repair = ReadRepair(ledger, registry.marks, writable, late, wake)
         retry = SpoolRetry(registry, ledger, keys.latest, sends=config.send_pending)
         replicate = Replicator(portals, content.reader).replicate
         owed = OwedSender(registry, ledger, sends=config.send_pending, send_content=replicate)

@@ -65,6 +65,8 @@ class Contestants:
     """
     hedges: HedgeBudget = field(default_factory=HedgeBudget)
     signs: SignsOfLife = field(default_factory=SignsOfLife)
+    is_part: bool = False
+    """Whether there are others, which take no part."""
     _health: dict[PortalReader, Health] = field(default_factory=dict)
     _under_way: AttemptsUnderWay = field(default_factory=AttemptsUnderWay)
 
@@ -86,7 +88,7 @@ class Contestants:
 
     @property
     def is_alone(self) -> bool:
-        return len(self.clients) < 2
+        return len(self.clients) < 2 and not self.is_part
 
     @property
     def has_trials(self) -> bool:

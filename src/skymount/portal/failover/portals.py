@@ -99,7 +99,10 @@ class Portals(Contestants):
             for each in self.clients
             if each in undecided and not self.health(each).pauses_for_lateness(now)
         ]
-        race = Race(replace(self, clients=asked), ask, PROOF, is_good=is_proven)
+        config = replace(self.config, longest_wait=0.0)
+        race = Race(
+            replace(self, clients=asked, config=config, is_part=True), ask, PROOF, is_good=is_proven
+        )
         with trio.move_on_after(PROOF_TIMEOUT) as scope:
             try:
                 await race.run()

@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 CHECK_TIME = 0.1
 """Seconds between two looks at what is late."""
 
+_SIGN_LASTS = 3.0  # seconds after which a late upload needs another sign of life
+_MOST_TRIES = 3  # of a portal that goes on asking for pauses
 _OUTAGE_PAUSE = 0.2, 0.5  # seconds between two attempts at a portal that may be restarting
 _OTHER = "; another portal had one"
 _LATE_LIMIT = 2  # attempts that go on at one portal, which has other uses for its connections
@@ -160,6 +162,7 @@ class Race(Generic[T]):
         self._on_late = on_late
         self._is_fatal = is_fatal
         self._has_ended_early = False
+        self._is_closed = False  # whether nobody else is asked
         self._begun = trio.current_time()
         self._waits_until: float | None = None
         self._spread = random.uniform(0, _SPREAD)
@@ -168,7 +171,7 @@ class Race(Generic[T]):
             for place, client in enumerate(portals.clients)
             for health in [portals.health(client)]
         ]
-        self._is_alone = len(self._turns) < 2
+        self._is_alone = portals.is_alone
         self._is_watched = want.gives_up or want.sheds or (want.is_hedged and not self._is_alone)
         self._running: list[Runner] = []
         self._pauses: dict[int, float] = {}
@@ -194,7 +197,7 @@ class Race(Generic[T]):
                 finally:
                     self._end(in_background=background is not None and not is_cancelled)
                     local.cancel_scope.cancel()
-        if self._crash is not None and not self.answers:
+        if self._crash is not None and len(self.answers) < self._want.needed:
             raise self._crash
         return self
 
@@ -239,6 +242,7 @@ class Race(Generic[T]):
             await self._start_due(nursery, now)
             if self._has_ended():
                 return
+            now = trio.current_time()
             if not self._running and self._next_due(now) == math.inf:
                 if is_last_resort or not await self._wake_silent():
                     return
@@ -261,17 +265,19 @@ class Race(Generic[T]):
             turn = self._next(now)
             if turn is None or self._due_of(turn, now) > now:
                 return
-            in_time = sum(not each.is_late for each in self._running)
+            in_time = sum(
+                not (each.is_late if want.is_hedged else each.is_given_up) for each in self._running
+            )
             lacks = want.needed - in_time - len(self.answers)
             room = EVERYBODY if want.width == EVERYBODY else min(want.width - in_time, lacks)
             is_at_once = turn.tries == 0 and self._portals.rank(turn.client) is Rank.HEALTHY
-            if (room if is_at_once else lacks) <= 0:
+            if (room if is_at_once else min(room, lacks)) <= 0:
                 return
             late = [each for each in self._running if each.is_late]
             is_wide = want.width > 1  # they are asked at once, which is no hedge
-            if not late or is_wide or self._leave_failing(late, turn, now):
+            if not (late and want.is_hedged) or is_wide or self._leave_failing(late, turn, now):
                 self._portals.hedges.count()
-            elif want.is_hedged and self._portals.hedges.take():
+            elif self._portals.hedges.take():
                 turn.health.hedges += 1
             else:
                 return
@@ -283,7 +289,7 @@ class Race(Generic[T]):
 
     def _next(self, now: float) -> _Turn | None:
         """Return who is asked next: who was asked least, and is in the best health."""
-        waiting = [each for each in self._turns if not each.is_over]
+        waiting = [] if self._is_closed else [each for each in self._turns if not each.is_over]
         if len(waiting) > 1:
             waiting.sort(key=lambda each: self._order(each, now))
         return waiting[0] if waiting and self._due_of(waiting[0], now) < math.inf else None
@@ -293,7 +299,7 @@ class Race(Generic[T]):
         return max(now, self._due_of(turn, now)), turn.tries, rank, turn.place
 
     def _next_due(self, now: float) -> float:
-        waiting = [each for each in self._turns if not each.is_over]
+        waiting = [] if self._is_closed else [each for each in self._turns if not each.is_over]
         return min((self._due_of(each, now) for each in waiting), default=math.inf)
 
     def _due_of(self, turn: _Turn, now: float) -> float:
@@ -306,9 +312,13 @@ class Race(Generic[T]):
         if turn.asked_at < health.told_until and health.told_until > self._begun:
             if turn.tries == 0 and self._is_alone:
                 return now
+            if turn.tries >= max(_MOST_TRIES, self._portals.config.rounds):
+                return math.inf
             waits_until = self._waits_until or self._begun + self._portals.config.longest_wait
             is_soon = health.told_until <= waits_until
-            return health.told_until + self._spread if is_soon and self._may_insist else math.inf
+            may_wait = self._may_insist or health.told_until <= now
+            due = max(health.told_until + self._spread, turn.due)
+            return due if is_soon and may_wait else math.inf
         if turn.tries:
             return turn.due if turn.tries < self._limit(turn, now) else math.inf
         has_working = self._portals.has_working()
@@ -398,7 +408,7 @@ class Race(Generic[T]):
     def _note(self, turn: _Turn, error: PortalError) -> None:
         self.errors.pop(turn.client, None)  # the last failure is the last one there
         found = self.errors[turn.client] = _bare(error)
-        self._has_ended_early = self._has_ended_early or self._is_fatal(error)
+        self._is_closed = self._is_closed or self._is_fatal(error)
         if isinstance(error, UnavailableError | BadContentError):
             if not isinstance(self._failure, BadContentError):
                 self._failure = found
@@ -429,9 +439,11 @@ class Race(Generic[T]):
         has_succeeded = has_enough and self._crash is None
         for runner in [*self._running]:
             health = runner.turn.health
-            if has_succeeded and runner.is_late and not runner.is_given_up:
-                waited = max(runner.watch.wait(now), health.hedge_delay)
-                health.lost(waited, now)
+            is_loser = has_succeeded and runner.is_late and not runner.is_given_up
+            if is_loser and self._judge is None:
+                health.lost(max(runner.watch.wait(now), health.hedge_delay), now)
+            elif is_loser and not self._want.leaves:
+                health.failed(_no_answer(runner, now, _OTHER), now)
             is_left = in_background and has_succeeded and not runner.is_given_up
             if is_left and health.late_attempts < _LATE_LIMIT:
                 runner.is_left = True
@@ -471,7 +483,9 @@ class Race(Generic[T]):
             if runner.is_late and not runner.is_given_up:
                 if self._want.gives_up and not runner.turn.worked:
                     self._give_up(runner, now)
-                elif self._want.sheds or (self._has_words and self._next_due(now) == math.inf):
+                elif self._want.sheds or (
+                    self._judge is None and self._has_words and self._next_due(now) == math.inf
+                ):
                     self._give_up_silent(runner, now)
 
     @property
@@ -485,7 +499,7 @@ class Race(Generic[T]):
         following = self._next(now)
         is_failing = health.state(now) is not State.CLOSED
         if watch.is_idle:  # it may wait for a connection, behind requests that are late
-            return is_failing
+            return is_failing and not self._want.gives_up
         is_waiting = watch.head_wait(now) >= health.config.least_delay
         has_better = bool(self.answers) or (
             following is not None and following.health.state(now) is State.CLOSED
@@ -517,7 +531,10 @@ class Race(Generic[T]):
         elif runner.pinged is None:
             runner.pinged = now
             self._nursery.start_soon(self._ping, runner)
-        elif not health.showed_signs(runner.pinged):
+        elif health.showed_signs(runner.pinged):
+            if self._want.sheds and now >= runner.pinged + _SIGN_LASTS:
+                runner.pinged = runner.ping_sent = None
+        else:
             sent = runner.ping_sent
             if sent is not None and now >= sent + health.config.silence:
                 health.gave_no_sign(now)

@@ -58,6 +58,7 @@ class Posting:
         """
         self.on_owed: Callable[[], None] = lambda: None
         """Called when portals are owed something new."""
+        self._slow: set[PortalReader] = set()  # late with the last post: it is not waited for
         self._entries = entries
         self.policy = policy
         self._look = look
@@ -74,7 +75,15 @@ class Posting:
         requested_at = trio.current_time()
 
         async def post(portal: PortalReader) -> SignedEntry | None:
-            return await self.post_to(portal, signed)
+            begun, usual = trio.current_time(), portals.health(portal).hedge_delay
+            answer = await self.post_to(portal, signed)
+            if trio.current_time() < begun + usual:
+                self._slow.discard(portal)
+            return answer
+
+        def is_late(runner: Runner, now: float) -> bool:
+            is_known = runner.turn.client in self._slow and len(race.answers) >= needed
+            return is_known or _is_late(runner, now)
 
         async def record(portal: PortalReader, answer: SignedEntry | PortalError | None) -> None:
             await self._record_late(signed, portal, requested_at, answer)
@@ -82,14 +91,16 @@ class Posting:
         needed = self.policy.needed(len(portals.clients))
         asked = [client for client in portals.clients if client.url not in lacking]
         race = Race(
-            replace(portals, clients=asked),
+            replace(portals, clients=asked, is_part=True),
             post,
             enough(needed),
             ends=_is_newer,
-            is_late=_is_late,
+            is_late=is_late,
             on_late=record,
+            insists=lambda: True,
         )
         await race.run()
+        self._slow |= race.late.keys()
         newer = {client: held for client, held in race.answers.items() if held is not None}
         if newer:
             behind = [client.url for client in race.answers if client not in newer]

@@ -39,20 +39,23 @@ async def upload_to_all(
     """
     writable = portals.writable()
     sending = _Sending(body)
-    end = math.inf
+    end = enough_at = math.inf
 
     def is_late(runner: Runner, now: float) -> bool:
-        nonlocal end
+        nonlocal end, enough_at
         if len(race.answers) < needed:
             return now - runner.begun >= patience
         if end == math.inf:
+            enough_at = now
             end = now + time_for_others(now - begun, patience, extra)
-        return now >= end or sending.quiet(runner, now) >= patience
+        return now >= end or min(sending.quiet(runner, now), now - enough_at) >= patience
 
     begun = trio.current_time()
     config = replace(writable.config, rounds=rounds)
     want = Want(EVERYBODY, needed, waits=True)
-    race = Race(replace(writable, config=config), sending.send, want, is_late=is_late)
+    race = Race(
+        replace(writable, config=config), sending.send, want, is_late=is_late, insists=lambda: True
+    )
     await race.run()
     copies = sending.copies(writable, race)
     await settle(body, copies)
@@ -128,7 +131,9 @@ class _Sending:
             return has_other and self.quiet(runner, now) >= QUIET
 
         few = replace(portals, config=config)
-        race = Race(few, self.send, want, is_late=is_late, is_fatal=self._is_fatal)
+        race = Race(
+            few, self.send, want, is_late=is_late, is_fatal=self._is_fatal, insists=lambda: True
+        )
         self._race = race
         return race
 
@@ -168,7 +173,7 @@ class _Sending:
         if is_of_asked and (race.errors or race.answers):
             failures = {each: error for each, error in failures.items() if each in race.errors}
         found.failures.update(failures)
-        if self._body.is_spent and race.errors and race.has_next:
+        if self._body.is_spent and race.errors and len(race.asked) < len(portals.clients):
             client, error = race.errors.popitem()
             found.failures[client] = error.explained(after="; a pipe cannot be sent again")
         return found
