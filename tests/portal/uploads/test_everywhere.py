@@ -126,6 +126,15 @@ async def test_a_liar_does_not_decide_about_the_skylink():
             copies.agreed(2)
 
 
+async def test_others_have_time_from_then_on():
+    """W4: a portal that took all of it, and stores it, is waited for once enough have it."""
+    async with several(2) as found:
+        found.fakes[0].fault(waits(3.0), UPLOAD)
+        found.fakes[1].fault(waits(3.5), UPLOAD)
+        copies = await upload_to_all(found.portals, body(), 1, patience=2.0)
+        assert len(copies.results) == 2
+
+
 async def test_a_slow_portal_is_left_once_enough_have_it():
     """W4: it takes one piece after the other, which gives it no more time."""
     async with several(2) as found:
