@@ -169,7 +169,8 @@ class Health:
             is_slow = error.unreached >= self.config.silence
             if not is_slow and self._refused_at is None:
                 self._refused_at = now
-            if is_slow or is_last:
+            is_outage_over = -math.inf < self.outage_until <= now
+            if is_slow or is_last or is_outage_over:
                 self._away_until = now + self.config.away
         is_mute = isinstance(error, PortalTimeoutError) or error.unreached is not None
         if is_mute and waited >= self.config.silence and self._sign_at <= now - waited:
