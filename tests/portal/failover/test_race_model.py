@@ -12,7 +12,7 @@ from typing import Any, cast
 import hypothesis.strategies as st
 import trio
 import trio.testing
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from skymount.errors import (
     DisprovedError,
@@ -202,7 +202,7 @@ _steps = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(derandomize=True, database=None, max_examples=100, deadline=None)
 @given(count=st.integers(1, 3), steps=st.lists(_steps, max_size=20))
 def test_any_sequence(count: int, steps: list[Step]):
     """R10 to R12: the first good answer wins, and nobody waits twice for the same fault."""
