@@ -239,10 +239,8 @@ class Race(Generic[T]):
         is_last_resort = False
         while not self._has_ended():
             now = trio.current_time()
-            await self._start_due(nursery, now)
-            if self._has_ended():
-                return
-            now = trio.current_time()
+            if await self._start_due(nursery, now):
+                continue  # time has passed
             if not self._running and self._next_due(now) == math.inf:
                 if is_last_resort or not await self._wake_silent():
                     return
@@ -258,13 +256,13 @@ class Race(Generic[T]):
             return False
         return not self._want.waits or all(each.is_late for each in self._running)
 
-    async def _start_due(self, nursery: trio.Nursery | None, now: float) -> None:
-        """Ask those whose turn has come, as many as are wanted."""
+    async def _start_due(self, nursery: trio.Nursery | None, now: float) -> bool:
+        """Ask those whose turn has come, as many as are wanted; whether one was waited for."""
         want = self._want
         while True:
             turn = self._next(now)
             if turn is None or self._due_of(turn, now) > now:
-                return
+                return False
             in_time = sum(
                 not (each.is_late if want.is_hedged else each.is_given_up) for each in self._running
             )
@@ -272,7 +270,7 @@ class Race(Generic[T]):
             room = EVERYBODY if want.width == EVERYBODY else min(want.width - in_time, lacks)
             is_at_once = turn.tries == 0 and self._portals.rank(turn.client) is Rank.HEALTHY
             if (room if is_at_once else min(room, lacks)) <= 0:
-                return
+                return False
             late = [each for each in self._running if each.is_late]
             is_wide = want.width > 1  # they are asked at once, which is no hedge
             if not (late and want.is_hedged) or is_wide or self._leave_failing(late, turn, now):
@@ -280,11 +278,11 @@ class Race(Generic[T]):
             elif self._portals.hedges.take():
                 turn.health.hedges += 1
             else:
-                return
+                return False
             runner = self._begin(turn, now)
             if nursery is None:
                 await self._attempt(runner)
-                return
+                return True
             nursery.start_soon(self._attempt, runner)
 
     def _next(self, now: float) -> _Turn | None:
