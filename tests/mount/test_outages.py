@@ -82,7 +82,6 @@ def test_a_portal_that_stays_away(sandbox: Sandbox, portal: str, tmp_path: Path)
     with door_to(portal) as door, sandbox.mounted("--portal", door.url) as mount:
         output(["cat", mount.skylink(link) / "file"])
         door.close()
-        time.sleep(1)
         for _ in range(3):
             run(["cat", mount.skylink(late) / "other"])
         begun = time.monotonic()

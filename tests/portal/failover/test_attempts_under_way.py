@@ -6,8 +6,8 @@ import pytest
 import trio
 
 from skymount.errors import PortalError
+from skymount.portal.failover.contestants import AttemptsUnderWay
 from skymount.portal.failover.health import Health
-from skymount.portal.failover.under_way import AttemptsUnderWay
 from skymount.portal.http.request_watch import RequestWatch
 
 SILENT, DRIPPING, IDLE = "http://silent", "http://dripping", "http://idle"

@@ -1,7 +1,12 @@
-"""The portals that take part in races: how each does, one attempt at one of them, signs of life."""
+"""The portals that take part in races: how each does, one attempt at one of them, signs of life.
+
+A portal is known to be silent if it let a whole attempt pass without a sign of life. It is asked
+for one whenever an operation needs it, and is used again as soon as it gives one.
+"""
 
 import random
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Self, TypeVar
@@ -18,8 +23,6 @@ from skymount.errors import (
 )
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover.health import Health, HealthFigures, HedgeBudget, May, Rank, State
-from skymount.portal.failover.signs import SignsOfLife
-from skymount.portal.failover.under_way import AttemptsUnderWay
 from skymount.portal.http.memory_budget import MemoryBudget
 from skymount.portal.http.request_watch import RequestWatch, watched
 
@@ -49,6 +52,135 @@ class FailoverConfig:
     def pause(self, number: int) -> float:
         """Return the seconds of pause before an attempt; the first one has the number 0."""
         return self.backoff * 2.0 ** (number - 1) * random.uniform(0.5, 1.5)
+
+
+_LONG = 1.0
+"""Seconds; a shorter attempt is not why an operation took too long."""
+
+_RECENT = 2.0
+"""Seconds after an attempt failed in which the next one may not have lasted long yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    url: str
+    begun: float
+
+
+@dataclass(slots=True)
+class AttemptsUnderWay:
+    """The attempts of all operations.
+
+    An operation that is out of time may have cancelled its own attempts; others go on.
+    """
+
+    _attempts: dict[RequestWatch, _Attempt] = field(default_factory=dict)
+    _cancelled: dict[str, float] = field(default_factory=dict)
+    """When a long attempt at a portal was last cancelled."""
+    _failed: dict[str, float] = field(default_factory=dict)
+    """When one last failed."""
+
+    @contextmanager
+    def noted(self, url: str, watch: RequestWatch) -> Iterator[None]:
+        """Note an attempt, to be made within the block."""
+        self._attempts[watch] = attempt = _Attempt(url, trio.current_time())
+        try:
+            yield
+        except (trio.Cancelled, PortalError) as error:
+            now = trio.current_time()
+            if now >= attempt.begun + _LONG:
+                ended = self._failed if isinstance(error, PortalError) else self._cancelled
+                ended[url] = now
+            raise
+        finally:
+            del self._attempts[watch]
+
+    def silent_for(self, seconds: float) -> set[str]:
+        """Return the portals of which an attempt has waited for so long without a byte."""
+        now = trio.current_time()
+        return {
+            attempt.url
+            for watch, attempt in self._attempts.items()
+            if now >= attempt.begun + seconds and (watch.is_idle or watch.wait(now) >= seconds)
+        }
+
+    def waited_for(self) -> list[str]:
+        """Return the portals for which an operation waited that is out of time now: those of
+        attempts that were just cancelled, else those that send nothing, else all that take long;
+        and those that failed a moment ago.
+        """
+        now = trio.current_time()
+        cancelled = [url for url, when in self._cancelled.items() if now < when + _LONG]
+        if cancelled:
+            return cancelled
+        long = {
+            watch: attempt.url
+            for watch, attempt in self._attempts.items()
+            if now >= attempt.begun + _LONG
+        }
+        silent = [url for watch, url in long.items() if watch.wait(now) >= _LONG]
+        failed = [url for url, when in self._failed.items() if now < when + _RECENT]
+        return list(dict.fromkeys([*(silent or long.values()), *failed]))
+
+
+@dataclass(slots=True)
+class _Question:
+    """A question for a sign of life."""
+
+    awaited_until: float
+    ended: trio.Event = field(default_factory=trio.Event)
+
+
+class SignsOfLife:
+    """The questions under way."""
+
+    def __init__(self) -> None:
+        self._questions: dict[PortalReader, _Question] = {}
+
+    async def awake(
+        self,
+        portals: Mapping[PortalReader, Health],
+        background: trio.Nursery | None,
+        limit: float,
+    ) -> list[PortalReader]:
+        """Return those of some silent portals that are first to give a sign of life within a
+        moment; without a `background` for the questions, none. A question lasts `limit` seconds at
+        most: others may wait to ask the same.
+        """
+        found: list[PortalReader] = []
+
+        async def check(client: PortalReader, health: Health, nursery: trio.Nursery) -> None:
+            if health.is_known_silent:
+                question = self._questions.get(client)
+                if question is None:
+                    now = trio.current_time()
+                    question = _Question(now + health.sign_patience(now))
+                    self._questions[client] = question
+                    nursery.start_soon(self._ask, client, health, question, limit)
+                with trio.move_on_at(question.awaited_until) as scope:
+                    await question.ended.wait()
+                if scope.cancelled_caught:
+                    return
+            found.append(client)
+            first.cancel()
+
+        with trio.CancelScope() as first:
+            if background is not None:
+                await run_all(*(partial(check, *each, background) for each in portals.items()))
+        return found
+
+    async def _ask(
+        self, client: PortalReader, health: Health, question: _Question, limit: float
+    ) -> None:
+        is_alive = False
+        try:
+            with trio.move_on_after(limit):
+                is_alive = await client.http.is_alive()
+        finally:
+            del self._questions[client]
+            question.ended.set()
+        note = health.gave_sign if is_alive else health.gave_no_sign
+        note(trio.current_time())
 
 
 @dataclass(frozen=True)

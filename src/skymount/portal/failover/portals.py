@@ -14,6 +14,7 @@ import trio
 from skymount.errors import (
     NotFoundError,
     PortalTimeoutError,
+    RequestRefusedError,
     StorageError,
 )
 from skymount.portal.client.base import PortalReader
@@ -89,6 +90,12 @@ class Portals(Contestants):
         async def first(client: PortalReader) -> tuple[PortalReader, T]:
             return client, await ask(client)
 
+        async def prove(client: PortalReader) -> T:
+            try:
+                return await ask(client)
+            except StorageError as error:  # which is no reason to ask no other one
+                raise RequestRefusedError(str(error), url=client.url) from error
+
         answered, found = await self.first(first, probe=probe)
         if is_proven(found):
             return found, ()
@@ -101,13 +108,13 @@ class Portals(Contestants):
         ]
         config = replace(self.config, longest_wait=0.0)
         race = Race(
-            replace(self, clients=asked, config=config, is_part=True), ask, PROOF, is_good=is_proven
+            replace(self, clients=asked, config=config, is_part=True),
+            prove,
+            PROOF,
+            is_good=is_proven,
         )
         with trio.move_on_after(PROOF_TIMEOUT) as scope:
-            try:
-                await race.run()
-            except StorageError as error:
-                log.info("no proof: %s", error)
+            await race.run()
         for answer in race.answers.values():
             return answer, ()
         if scope.cancelled_caught:

@@ -521,9 +521,7 @@ class Race(Generic[T]):
     def _give_up_silent(self, runner: Runner, now: float) -> None:
         """Leave a late attempt at a portal that gives no sign of life, as others have answered."""
         health = runner.turn.health
-        if (
-            runner.watch.is_idle and self._judge is None
-        ):  # it has sent nothing that could be answered
+        if self._judge is None and runner.watch.is_idle:  # nothing was sent that it could answer
             if health.may_ask(now, is_alone=False) is not May.YES:
                 self._give_up(runner, now)
         elif runner.pinged is None:

@@ -143,8 +143,8 @@ class _Sending:
 
     async def send(self, client: PortalReader) -> UploadResult:
         if self._on_fallback is not None and self._race is not None and self._race.errors:
-            *_, failure = self._race.errors.values()
-            self._on_fallback(failure, client)
+            *_, last = self._race.errors.values()
+            self._on_fallback(self._race.errors.get(client, last), client)
 
         def note(sent: int, total: int | None) -> None:
             self._taken_at[client] = trio.current_time()
@@ -162,8 +162,8 @@ class _Sending:
     def copies(
         self, portals: Portals, race: Race[UploadResult], *, is_of_asked: bool = False
     ) -> Copies:
-        """Return what became of it, in the order of the portals; `is_of_asked` leaves out those
-        that were not asked, if others failed.
+        """Return what became of it, in the order of the portals. `is_of_asked`: failures are those
+        of portals that were asked, in their order, if any was.
         """
         found = Copies()
         found.results.update(
@@ -171,7 +171,7 @@ class _Sending:
         )
         failures = race.shortfalls()
         if is_of_asked and (race.errors or race.answers):
-            failures = {each: error for each, error in failures.items() if each in race.errors}
+            failures = {each: failures[each] for each in race.errors}  # the last one last
         found.failures.update(failures)
         if self._body.is_spent and race.errors and len(race.asked) < len(portals.clients):
             client, error = race.errors.popitem()

@@ -121,9 +121,12 @@ class UpstreamEntries:
     async def _post(self, signed: SignedEntry) -> bool:
         """Whether upstream took an entry; False if it has a newer one."""
         try:
-            return await self._posting.post(self._portals.writable(), signed) is not None
+            posted = await self._posting.post(self._portals.writable(), signed)
         except RequestRefusedError as error:
             raise HttpError(error.status or 403, f"upstream: {error.message}") from None
+        if posted is not None:
+            posted.recorded.set()  # there is no ledger
+        return posted is not None
 
     async def _keep(self, entries: Sequence[SignedEntry]) -> None:
         """Store entries, unless something newer is there."""
