@@ -528,6 +528,10 @@ class Config(_OfPortals):
         return self.portal_options[self.portal_urls[0]].dialect
 
 
+DEFAULTS = Config()
+"""What holds without any setting; parts that are made without one begin with it too."""
+
+
 SETTINGS = dict(sorted(declared(Config).items(), key=lambda each: each[0] != "portals"))
 """Those of the file, without its tables; the first one is `portals`."""
 

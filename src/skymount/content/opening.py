@@ -26,7 +26,7 @@ from skymount.errors import CacheError
 from skymount.policies import VerifyPolicy, WritePolicy
 from skymount.portal.client.registry import GET_TIMEOUT
 from skymount.portal.failover.portals import Portals, open_portals
-from skymount.settings import PortalOptions
+from skymount.settings import DEFAULTS, PortalOptions
 from skymount.storage.write_check import write_problem
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ class ContentSettings:
     readahead: "ReadaheadConfig | None" = None
     look: float = GET_TIMEOUT
     """For which a portal may look for an entry."""
-    hns_ttl: float = 60.0
-    writes: WritePolicy = WritePolicy.ANY
+    hns_ttl: float = DEFAULTS.hns_ttl
+    writes: WritePolicy = DEFAULTS.registry_writes
     is_own: Callable[[bytes], bool] = lambda _: False
     """Whether the private key of a public key is here."""
     gave_up: "Callable[[PendingWrite], None] | None" = None

@@ -42,6 +42,7 @@ from skymount.fs.subtree import (
     RefusalError,
     Subtree,
 )
+from skymount.settings import DEFAULTS
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -76,7 +77,7 @@ class FuseConfig:
 
     mountpoint: str
     allow_other: bool = False
-    deadline: float = 30.0  # seconds after which any operation fails with ETIMEDOUT
+    deadline: float = DEFAULTS.timeout  # seconds after which any operation fails with ETIMEDOUT
     options: tuple[str, ...] = ()  # further ones of mount(8)
 
 

@@ -47,6 +47,7 @@ from skymount.fs.subtree import (
     refuse,
 )
 from skymount.portal.ledger.revision_marks import EntryId
+from skymount.settings import DEFAULTS
 from skymount.wire.registry_entry import DATA_LIMIT
 
 log = logging.getLogger(__name__)
@@ -76,9 +77,9 @@ class RegistryDirectoryConfig:
 
     space: InodeSpace
     suffix: bytes = b""  # ends the names of its files
-    ttl: float = 2.0  # how old what stat says may be
-    grace: float = 0.5  # how long a lookup waits for a portal
-    timeout: float = 30.0  # how long anything may take
+    ttl: float = DEFAULTS.registry_ttl  # how old what stat says may be
+    grace: float = DEFAULTS.lookup_grace  # how long a lookup waits for a portal
+    timeout: float = DEFAULTS.timeout  # how long anything may take
 
 
 @dataclass(slots=True)

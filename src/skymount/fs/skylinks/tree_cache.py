@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from skymount.content.model.skyfile import Skyfile
 from skymount.fs.skylinks.mounted_name import TreeVersion
+from skymount.settings import DEFAULTS
 
 _OVERHEAD = 6 << 10
 """Bytes that a tree takes beside its listing: mostly the views of the listing's columns."""
@@ -17,7 +18,7 @@ Evict = Callable[[TreeVersion], None]
 class TreeCacheConfig:
     """Bounds of all trees together."""
 
-    size: int = 256 << 20  # bytes
+    size: int = DEFAULTS.tree_cache  # bytes
     count: int = 512  # trees, and names whose tree is not loaded
 
 

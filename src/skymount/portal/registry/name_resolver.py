@@ -29,6 +29,7 @@ from skymount.portal.ledger.revision_marks import EntryId
 from skymount.portal.registry.cached_resolution import CachedResolution, Resolution
 from skymount.portal.registry.entry_reader import EntryReader
 from skymount.portal.registry.entry_state import EntryState
+from skymount.settings import DEFAULTS
 from skymount.wire.hns import DomainRecord, RegistryRecord
 from skymount.wire.registry_entry import SignedEntry, entry_link, linked_skylink
 from skymount.wire.registry_proof import HOPS, verified_hops
@@ -48,9 +49,9 @@ _CACHED_NAMES = 4096  # names, and keys; the least recently used go first
 class NameResolverConfig:
     """How names are resolved."""
 
-    ttl: float = 60.0
+    ttl: float = DEFAULTS.hns_ttl
     # OFF: proofs are not checked. REQUIRE: every domain and unproven v2 skylink is refused.
-    verify: VerifyPolicy = VerifyPolicy.AVAILABLE
+    verify: VerifyPolicy = DEFAULTS.verify
 
 
 @dataclass(slots=True)
