@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from skymount.cli.pending_entries import pending_facts, pending_row, table
-from skymount.portal.ledger.pending_write import PendingStatus, PendingWrite
+from skymount.portal.ledger.outbox import Pending, Status
 from skymount.wire.registry_entry import DELETED
 from skymount.wire.skylink import Skylink
 from tests.portal.ledger.entries import KEY, TWEAK, signed
 
 LINK = Skylink.v1(bytes(range(32)), 4096)
-HELD = PendingWrite(
+HELD = Pending(
     id=7,
     public_key=KEY,
     tweak=TWEAK,
@@ -23,7 +23,7 @@ HELD = PendingWrite(
     created=1_700_000_000.5,
     is_posting=False,
     portals=("http://one", "http://two"),
-    status=PendingStatus.WAITING,
+    status=Status.WAITING,
 )
 
 
@@ -91,5 +91,5 @@ def test_facts() -> None:
         "waiting": True,
         "owed": False,
     }
-    failed = replace(HELD, signed=signed(b"hello", 3), status=PendingStatus.CONFLICT)
+    failed = replace(HELD, signed=signed(b"hello", 3), status=Status.CONFLICT)
     assert (pending_facts(failed)["revision"], pending_facts(failed)["waiting"]) == (3, False)

@@ -16,7 +16,7 @@ from skymount.errors import PortalError
 from skymount.fs.failures import FailureLog
 from skymount.fs.skylinks.tree_cache import TreeCache, TreeCacheConfig
 from skymount.portal.failover.health import Health, HealthFigures
-from skymount.portal.ledger.owed_entry import OwedTotal
+from skymount.portal.ledger.outbox import OwedTotal
 from skymount.settings import Config
 
 

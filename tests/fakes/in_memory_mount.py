@@ -27,9 +27,9 @@ from skymount.fs.skylinks.waiting_reads import WaitingReads
 from skymount.fs.static_tree import StaticTree
 from skymount.fs.subtree import DirectoryEntry, InodeAttributes
 from skymount.portal.failover.portals import Portals
-from skymount.portal.ledger.revision_marks import EntryId
-from skymount.portal.registry.cached_resolution import Resolution
-from skymount.portal.registry.entry_state import EntryState
+from skymount.portal.ledger.entries import EntryId
+from skymount.portal.registry.name_resolver import Resolution
+from skymount.portal.registry.entry_reader import EntryState
 from skymount.portal.registry.name_resolver import (
     NameResolver,
     NameResolverConfig,

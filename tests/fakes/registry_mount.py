@@ -13,7 +13,7 @@ from skymount.fs.inode_space import REGISTRY, InodeSpace
 from skymount.fs.registry.directory import RegistryDirectory
 from skymount.fs.registry.lookup import RegistryDirectoryConfig
 from skymount.fs.subtree import InodeAttributes, OpenFile
-from skymount.portal.ledger.revision_marks import EntryId
+from skymount.portal.ledger.entries import EntryId
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import MAX_REVISION, hash_data_key
 

@@ -18,7 +18,7 @@ import pytest
 
 from skymount.keyring import Keyring
 from skymount.portal.ledger.ledger import Ledger
-from skymount.portal.ledger.pending_write import PendingWrite
+from skymount.portal.ledger.outbox import Pending
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import Entry, SignedEntry, hash_data_key
 from tests.server.registry_entries import put
@@ -88,9 +88,9 @@ class Owner:
         with httpx.Client(base_url=self.portal, headers=_AGENT) as client:
             put(client, self.signed(name, data, self.revision(name) + 1))
 
-    def pending(self) -> list[PendingWrite]:
+    def pending(self) -> list[Pending]:
         with self.ledger() as ledger:
-            return ledger.pending()
+            return unsent(ledger)
 
     def ledger(self) -> closing[Ledger]:
         return closing(Ledger.open(self.sandbox.root / "state/skymount/ledger.sqlite3"))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from skymount.portal.ledger.pending_write import PendingStatus
+from skymount.portal.ledger.outbox import Status
 from tests.fakes import portal as faults
 from tests.fakes.portal import FakePortal, in_thread
 from tests.fakes.skyfiles import of_files
@@ -65,8 +65,8 @@ def test_without_a_portal_to_write_to_close_is_erofs(
         assert writer.do("os.close(fd)") == "EROFS"
     assert mirror.posts == []
     assert {(each.data, each.signed, each.status) for each in owner.pending()} <= {
-        (b"text", None, PendingStatus.FAILED),
-        (b"old", None, PendingStatus.FAILED),
+        (b"text", None, Status.FAILED),
+        (b"old", None, Status.FAILED),
     }
 
 

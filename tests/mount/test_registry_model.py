@@ -30,8 +30,8 @@ from hypothesis.stateful import (
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.ledger import Ledger
-from skymount.portal.ledger.pending_write import PendingWrite
-from skymount.portal.ledger.revision_marks import EntryId
+from skymount.portal.ledger.outbox import Pending
+from skymount.portal.ledger.entries import EntryId
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.settings import PortalOptions
 from skymount.wire.registry_entry import SignedEntry, hash_data_key
@@ -723,9 +723,9 @@ class Model(RuleBasedStateMachine):
             if each.entry.tweak == tweak and each.entry.data == data
         ]
 
-    def pending(self) -> list[PendingWrite]:
+    def pending(self) -> list[Pending]:
         tweaks = {ref.tweak for ref in self.refs}
-        return [each for each in self.world.ledger.pending() if each.tweak in tweaks]
+        return [each for each in unsent(self.world.ledger) if each.tweak in tweaks]
 
     def waiting(self) -> set[tuple[int, bytes]]:
         """Return what is in the spool, less what is being posted just now."""
@@ -788,4 +788,4 @@ def test_same_content_while_the_portal_is_down(world: World) -> None:
         assert world.tool.do("os.close(fds.pop(0))") == "EIO"
     finally:
         world.portal.always = ""
-    assert data in [each.data for each in world.ledger.pending() if each.data_key == name]
+    assert data in [each.data for each in unsent(world.ledger) if each.data_key == name]

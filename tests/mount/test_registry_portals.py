@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from skymount.portal.ledger.owed_entry import OwedEntry
+from skymount.portal.ledger.outbox import Pending
 from skymount.wire.registry_entry import hash_data_key
 from tests.mount.keys import HOME, Owner, until
 from tests.mount.scripted import ScriptedPortal, scripted_portal
@@ -71,7 +71,7 @@ def at(owner: Owner, portal: Portal, name: str = "x") -> bytes | None:
 
 def owed(owner: Owner) -> list[OwedEntry]:
     with owner.ledger() as ledger:
-        return ledger.owed()
+        return owed(ledger)
 
 
 @pytest.mark.parametrize("then", ["goes on", "mounted again", "killed"])

@@ -14,8 +14,8 @@ from skymount.wording import did_you_mean
 
 if TYPE_CHECKING:
     from skymount.keyring import Keyring
+    from skymount.portal.ledger.entries import EntryId
     from skymount.portal.ledger.ledger import Ledger
-    from skymount.portal.ledger.revision_marks import EntryId
     from skymount.wire.key_pair import SigningKeyPair
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -55,7 +55,7 @@ class EntryArgument:
 
     @property
     def id(self) -> "EntryId":
-        from skymount.portal.ledger.revision_marks import EntryId
+        from skymount.portal.ledger.entries import EntryId
 
         return EntryId(self.public_key, self.tweak, None if self.hashed else self.data_key)
 

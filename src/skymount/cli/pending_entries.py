@@ -9,14 +9,13 @@ from skymount.cli.key_argument import user_keyring
 from skymount.cli.output import warn
 
 if TYPE_CHECKING:
-    from skymount.portal.ledger.owed_entry import OwedEntry
-    from skymount.portal.ledger.pending_write import PendingWrite
+    from skymount.portal.ledger.outbox import Pending
 
 _SHOWN_LIMIT = 60  # characters of an entry's data in a line
 _HEAD = ("NUMBER", "SINCE", "ENTRY", "REVISION", "CONTENT")
 
 
-def warn_of_dropped(each: "PendingWrite", why: str = "something was written later") -> None:
+def warn_of_dropped(each: "Pending", why: str = "something was written later") -> None:
     """Warn that a change was dropped without having been posted."""
     entry = _entry(each, key_names())
     warn(
@@ -34,22 +33,8 @@ def key_names() -> dict[bytes, str]:
         return {}
 
 
-def pending_facts(each: "PendingWrite") -> dict[str, Any]:
-    """Return what --json shows of a pending entry."""
-    from skymount.portal.ledger.pending_write import PendingStatus
-
-    is_waiting = each.status is PendingStatus.WAITING
-    return _facts(each, each.created, each.portals, waiting=is_waiting, owed=False)
-
-
-def owed_facts(each: "OwedEntry") -> dict[str, Any]:
-    """Return what --json shows of an entry that a portal is owed."""
-    return _facts(each, each.since, [each.portal], waiting=True, owed=True)
-
-
-def _facts(
-    each: "PendingWrite | OwedEntry", created: float, portals: Sequence[str], **kind: bool
-) -> dict[str, Any]:
+def pending_facts(each: "Pending") -> dict[str, Any]:
+    """Return what --json shows of a pending entry, or of one that a portal is owed."""
     return {
         "id": each.id,
         "public_key": each.public_key.hex(),
@@ -58,10 +43,11 @@ def _facts(
         "revision": each.signed.entry.revision if each.signed else None,
         "hex": each.data.hex(),
         "reason": each.reason,
-        "created": _time(created),
+        "created": _time(each.created),
         "posting": each.is_posting,
-        "portals": list(portals),
-        **kind,
+        "portals": list(each.portals),
+        "waiting": each.status.value == "waiting",
+        "owed": each.accepted,
     }
 
 
@@ -77,26 +63,14 @@ class PendingRow:
     reason: str
 
 
-def pending_row(each: "PendingWrite", names: dict[bytes, str]) -> PendingRow:
-    """Return the row of a pending entry."""
-    return PendingRow(_cells(each, each.created, names), _reason(each))
-
-
-def owed_row(each: "OwedEntry", names: dict[bytes, str]) -> PendingRow:
-    """Return the row of an entry that a portal is owed."""
-    return PendingRow(_cells(each, each.since, names), f"owed to {each.portal}: {_reason(each)}")
-
-
-def _cells(
-    each: "PendingWrite | OwedEntry", created: float, names: dict[bytes, str]
-) -> tuple[str, ...]:
+def pending_row(each: "Pending", names: dict[bytes, str]) -> PendingRow:
+    """Return the row of a pending entry, or of one that a portal is owed."""
     revision = str(each.signed.entry.revision) if each.signed else "not signed"
     data = _shown(each.data, _SHOWN_LIMIT)
-    return str(each.id), _time(created), _entry(each, names), revision, data
-
-
-def _reason(each: "PendingWrite | OwedEntry") -> str:
-    return "being posted now" if each.is_posting else each.reason
+    owed = f"owed to {each.portals[0]}: " if each.accepted else ""
+    reason = "being posted now" if each.is_posting else each.reason
+    cells = str(each.id), _time(each.created), _entry(each, names), revision, data
+    return PendingRow(cells, f"{owed}{reason}")
 
 
 def table(rows: Sequence[PendingRow]) -> list[str]:
@@ -119,12 +93,12 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join([number.rjust(widths[0]), *padded]).rstrip()
 
 
-def sent_fact(each: "PendingWrite | OwedEntry", revision: int) -> dict[str, Any]:
+def sent_fact(each: "Pending", revision: int) -> dict[str, Any]:
     """Return what is printed of a change that was posted, with the name of its entry."""
     return {"id": each.id, "entry": _entry(each, key_names()), "revision": revision}
 
 
-def _entry(each: "PendingWrite | OwedEntry", names: dict[bytes, str]) -> str:
+def _entry(each: "Pending", names: dict[bytes, str]) -> str:
     owner = names.get(each.public_key, each.public_key.hex())
     return f"{owner}/{each.tweak.hex() if each.data_key is None else each.data_key}"
 

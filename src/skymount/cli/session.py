@@ -23,9 +23,9 @@ from skymount.settings import Config
 
 if TYPE_CHECKING:
     from skymount.portal.client.client import PortalClient
+    from skymount.portal.ledger.entries import EntryId
     from skymount.portal.ledger.ledger import Ledger
-    from skymount.portal.ledger.pending_write import PendingWrite
-    from skymount.portal.ledger.revision_marks import EntryId
+    from skymount.portal.ledger.outbox import Pending
     from skymount.wire.registry_entry import SignedEntry
 
 S = TypeVar("S")
@@ -51,7 +51,7 @@ def content(
     *,
     wait: float = GET_TIMEOUT,
     cached: bool = True,
-    gave_up: "Callable[[PendingWrite], None] | None" = None,
+    gave_up: "Callable[[Pending], None] | None" = None,
 ) -> AbstractAsyncContextManager[Content]:
     """Open all portals, and what reads content and entries.
 

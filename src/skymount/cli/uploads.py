@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from skymount.portal.client.base import PortalReader
     from skymount.portal.client.upload import UploadBody
     from skymount.portal.failover.portals import Portals
-    from skymount.portal.ledger.revision_marks import EntryId
-    from skymount.portal.registry.entry_state import EntryState
+    from skymount.portal.ledger.entries import EntryId
+    from skymount.portal.registry.entry_reader import EntryState
     from skymount.wire.http.responses import UploadResult
     from skymount.wire.key_pair import SigningKeyPair
     from skymount.wire.skylink import Skylink

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from skymount.content.fetch.reader import ContentReader
     from skymount.content.skydb.documents import Documents
     from skymount.portal.ledger.ledger import Ledger
-    from skymount.portal.ledger.pending_write import PendingWrite
+    from skymount.portal.ledger.outbox import Pending
     from skymount.portal.registry.name_resolver import NameResolver
     from skymount.portal.registry.verified_registry import VerifiedRegistry
 
@@ -78,7 +78,7 @@ class ContentSettings:
     writes: WritePolicy = DEFAULTS.registry_writes
     is_own: Callable[[bytes], bool] = lambda _: False
     """Whether the private key of a public key is here."""
-    gave_up: "Callable[[PendingWrite], None] | None" = None
+    gave_up: "Callable[[Pending], None] | None" = None
     """Is told of writes that were superseded, in place of the log."""
     warn: Callable[[str], None] = log.warning
 

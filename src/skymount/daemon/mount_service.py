@@ -43,11 +43,9 @@ from skymount.fs.skylinks.xattrs import entry_attributes
 from skymount.fs.static_tree import StaticTree
 from skymount.fs.subtree import Subtree
 from skymount.keyring import Keyring
-from skymount.portal.registry.entry_state import EntryState
+from skymount.portal.registry.entry_reader import EntryState, ReadRepair
 from skymount.portal.registry.name_resolver import ResolvableName
-from skymount.portal.registry.owed_sender import OwedSender
-from skymount.portal.registry.read_repair import ReadRepair
-from skymount.portal.registry.spool_retry import SpoolRetry
+from skymount.portal.registry.sender import Sender
 from skymount.settings import Config
 
 log = logging.getLogger(__name__)
@@ -121,12 +119,18 @@ async def _serve(
         portals, registry, ledger = content.portals, content.registry, content.ledger
         if config.send_pending:
             writable = [client.url for client in portals.writable_clients]
-            wake = registry.wake_senders
             late = portals.background or content.nursery  # where late answers come from
-            registry.repair = ReadRepair(ledger, registry.marks, writable, late, wake)
-        retry = SpoolRetry(registry, ledger, keys.latest, sends=config.send_pending)
+            registry.repair = ReadRepair(
+                ledger, registry.marks, writable, late, registry.wake_senders
+            )
         replicate = Replicator(portals, content.reader).replicate
-        owed = OwedSender(registry, ledger, sends=config.send_pending, send_content=replicate)
+        sender = Sender(
+            registry,
+            ledger,
+            sends=config.send_pending,
+            pair_of=keys.latest,
+            send_content=replicate,
+        )
 
         urls = [each.url for each in portals.clients]
         reads = WaitingReads(portals.may_answer, portals.ask_for_signs, urls)
@@ -143,7 +147,7 @@ async def _serve(
             config.mountpoint, config.allow_other, config.timeout, config.mount_options
         )
         adapter = fuse.FuseAdapter(files, how, portals.waited_for)
-        mount = Mount(config, embedded, content, trees, skylinks, domains, owed, adapter)
+        mount = Mount(config, embedded, content, trees, skylinks, domains, sender, adapter)
         reload = Reloader(config, reread, portals, content.names).reload
 
         with signals.receiving() as received:
@@ -157,8 +161,7 @@ async def _serve(
                         partial(announce, config, report, embedded, reads),
                         partial(metrics.serve, config.metrics_listen, seen, warn),
                         reads.run,
-                        retry.run,
-                        owed.run,
+                        sender.run,
                         adapter.failures.run,
                         *(client.connect for client in portals.clients),
                     )
@@ -170,10 +173,9 @@ async def _serve(
                 fuse.detach()
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + stop_grace):
                     for tree in key_trees:
-                        await tree.close()  # posts open files, or keeps them in the spool
+                        await tree.close()  # posts open files, or keeps them in the outbox
                 with trio.CancelScope(shield=True):
-                    await retry.say_what_is_pending()
-                    await owed.say_what_is_owed()
+                    await sender.say_what_is_pending()
     log.info("%s: unmounted", config.mountpoint)
 
 

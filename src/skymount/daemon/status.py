@@ -15,7 +15,7 @@ from skymount.daemon.embedded_portal import EmbeddedPortal
 from skymount.daemon.metrics import Metric, metrics_of
 from skymount.fs.skylinks.directory import SkylinksDirectory
 from skymount.fs.skylinks.tree_cache import TreeCache
-from skymount.portal.registry.owed_sender import OwedSender
+from skymount.portal.registry.sender import Sender
 from skymount.settings import Config
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Mount:
     trees: TreeCache
     skylinks: SkylinksDirectory
     domains: SkylinksDirectory
-    owed: OwedSender
+    sender: Sender
     adapter: "FuseAdapter"
     _started: float = field(default_factory=time.time)
 
@@ -70,7 +70,7 @@ class Mount:
                     "oldest_seconds": round(time.time() - each.since, 3),
                     "reason": each.reason,
                 }
-                for each in self.owed.totals
+                for each in self.sender.totals
             ],
             "own_portal": self.embedded_portal.is_running,
             "verify": config.verify.value,

@@ -10,7 +10,7 @@ import pytest
 
 from skymount.keyring import Keyring
 from skymount.portal.ledger.ledger import Ledger
-from skymount.portal.ledger.pending_write import PendingStatus
+from skymount.portal.ledger.outbox import Status
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import DELETED, Entry, SignedEntry, hash_data_key
 from tests.server.registry_entries import put
@@ -170,7 +170,7 @@ def test_retry_leaves_a_conflict(box: Sandbox, portal: str, pair: SigningKeyPair
     put_by_others(portal, entry(pair, b"theirs", 5))
     with ledger_of(box) as ledger:
         key = (pair.public_key, TWEAK, "greeting")
-        ledger.add_unsigned(*key, b"edit", "it was changed", 3, status=PendingStatus.CONFLICT)
+        ledger.add_unsigned(*key, b"edit", "it was changed", 3, status=Status.CONFLICT)
     for _ in range(2):
         done = box.skymount("registry", "retry")
         assert done.returncode == 1

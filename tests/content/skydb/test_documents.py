@@ -30,8 +30,8 @@ from skymount.portal.client.client import PortalClient
 from skymount.portal.client.upload import UploadBody, send
 from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.ledger import Ledger
-from skymount.portal.ledger.revision_marks import EntryId
-from skymount.portal.registry.owed_sender import OwedSender
+from skymount.portal.ledger.entries import EntryId
+from skymount.portal.registry.sender import Sender
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.metadata import Metadata, encode_metadata
@@ -63,7 +63,7 @@ class Kit:
     replicator: Replicator
 
     def sender(self) -> OwedSender:
-        return OwedSender(self.entries, self.ledger, send_content=self.replicator.replicate)
+        return Sender(self.entries, self.ledger, send_content=self.replicator.replicate)
 
     async def upload_to_first(self, document: bytes) -> Skylink:
         """Upload a document to the first portal only."""
@@ -153,7 +153,7 @@ async def test_documents_go_to_all_portals(portal: str, tmp_path: Path):
     with running_portal(tmp_path / "second") as second:
         async with open_kit(portal, second, path=tmp_path) as kit:
             await kit.documents.write(ref("both"), PAIR, b'{"a": 1}', None)
-            assert kit.ledger.owed() == []
+            assert owed(kit.ledger) == []
         for url in (portal, second):
             async with PortalClient(url) as client:
                 assert (await client.db.get_json(PAIR.public_hex, "both")).data == {"a": 1}
@@ -172,10 +172,10 @@ async def test_a_portal_that_does_not_take_a_document(
                     UnavailableError, match="1 of 2 portals took it, 2 have to: full"
                 ):
                     await kit.documents.write(ref("one"), PAIR, b"{}", None)
-                assert kit.ledger.pending() == []  # D2: it is not kept
+                assert unsent(kit.ledger) == []  # D2: it is not kept
                 return
             await kit.documents.write(ref("one"), PAIR, b"{}", None)
-            owed = kit.ledger.owed()
+            owed = owed(kit.ledger)
             assert [(each.portal, each.with_content) for each in owed] == [(fake.url, True)]
         assert fake.asked("^POST /svc/registry") == []
 
@@ -202,9 +202,9 @@ async def test_the_portal_that_has_the_document_fails_then(
                     await kit.documents.write(ref("then"), PAIR, text, None)
                 return
             await kit.documents.write(ref("then"), PAIR, text, None)
-            owed = kit.ledger.owed()
+            owed = owed(kit.ledger)
             assert [(each.portal, each.with_content) for each in owed] == [(fake.url, False)]
-            assert kit.ledger.pending() == []
+            assert unsent(kit.ledger) == []
     async with PortalClient(portal) as client:
         assert (await client.db.get_json(PAIR.public_hex, "then")).data == {"a": 3}
 
@@ -222,7 +222,7 @@ async def test_a_portal_that_harms_a_document(portal: str, tmp_path: Path, fault
             text = json.dumps(document).encode()
             with trio.fail_after(60):
                 await kit.documents.write(ref("one"), PAIR, text, None)
-            owed = kit.ledger.owed()
+            owed = owed(kit.ledger)
             assert [(each.portal, each.with_content) for each in owed] == [(fake.url, True)]
         assert fake.asked("^POST /svc/registry") == []
     async with PortalClient(portal) as client:
@@ -238,7 +238,7 @@ async def test_what_a_portal_lacks_is_brought_to_it(portal: str, tmp_path: Path)
             await kit.entries.write(ref("owed"), PAIR, bytes(skylink), None, lacking=[second])
             nursery.start_soon(kit.sender().run)
             with trio.fail_after(30):
-                while kit.ledger.owed():
+                while owed(kit.ledger):
                     await trio.sleep(0.05)
             nursery.cancel_scope.cancel()
         async with PortalClient(second) as client:

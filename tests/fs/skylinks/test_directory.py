@@ -14,7 +14,7 @@ from skymount.fs.subtree import (
     MUTABLE_TIMEOUT,
     InodeAttributes,
 )
-from skymount.portal.registry.cached_resolution import NEGATIVE_TTL
+from skymount.portal.registry.name_resolver import NEGATIVE_TTL
 from skymount.portal.registry.name_resolver import ResolvableName
 from skymount.wire.skylink import Skylink
 from tests.fakes.in_memory_mount import (

@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from skymount.errors import StorageError
-from skymount.portal.ledger import seen_ledger
+from skymount.portal.ledger import ledger as ledger_module
 from skymount.portal.ledger.ledger import Ledger, default_path
 from skymount.wire.registry_entry import hash_data_key
 from tests.mount.namespaces import Namespace, new_namespace
-from tests.portal.ledger.entries import KEY, TWEAK, signed
+from tests.portal.ledger.entries import KEY, PAIR, TWEAK, owed, signed, unsent
+from tests.portal.ledger.processes import start
+from tests.portal.ledger.test_outbox import REF, ref
 from tests.portal_process import portal_environment
 
 _READING = """
@@ -36,10 +38,11 @@ _KEEPING = """
 import os, sys
 from pathlib import Path
 from skymount.portal.ledger.ledger import Ledger
-from tests.portal.ledger.entries import signed
+from tests.portal.ledger.entries import PAIR, signed
+from tests.portal.ledger.test_outbox import A, REF
 ledger = Ledger(Path(sys.argv[1]))
 ledger.record_seen(signed(b"first", 3), "a")
-ledger.claim_revision(signed(b"kept", 4), "a")
+ledger.claim(REF, PAIR, b"kept", 3, [A])
 print("kept", flush=True)
 os._exit(0) if sys.argv[2] == "killed" else ledger.close()
 """
@@ -197,17 +200,6 @@ def test_damaged_mark_is_refused(path: Path, column: str, value: object):
     ledger.close()
 
 
-def test_damaged_spool_is_refused(path: Path):
-    """What does not fit its signature is not sent."""
-    ledger = Ledger.open(path)
-    ledger.claim_revision(signed(b"x"), "a")
-    execute(path, "UPDATE spool SET data = ?", (b"y",))
-    with pytest.raises(StorageError, match=str(path)):
-        ledger.pending()
-    assert ledger.drop(1)
-    ledger.close()
-
-
 def test_since_when_a_name_leads_somewhere(path: Path):
     """S7: Rounded up, kept, one later with each change, also when the clock goes back."""
     now = 1000.25
@@ -228,7 +220,7 @@ def test_since_when_a_name_leads_somewhere(path: Path):
 def test_names_are_forgotten_in_the_order_of_their_changes(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(seen_ledger, "_NAMES_LIMIT", 3)
+    monkeypatch.setattr(ledger_module, "_NAMES_LIMIT", 3)
     now = 0.0
     with closing(Ledger.open(path, clock=lambda: now)) as ledger:
         for number in range(5):
@@ -241,11 +233,11 @@ def test_names_are_forgotten_in_the_order_of_their_changes(
         assert ledger.name_since("hns/0", "two") == 6
 
 
-@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize("version", [4, 7])
 def test_another_version_is_refused(path: Path, version: int):
     """G12: the error names the file and says what to do; what is pending there stays."""
     with closing(Ledger.open(path)) as ledger:
-        ledger.claim_revision(signed(b"kept", 8), "a")
+        ledger.claim(REF, PAIR, b"kept", 7)
     execute(path, f"PRAGMA user_version = {version}")
     before = path.read_bytes()
     for use in (Ledger.open, lambda path: Ledger(path).pending()):
@@ -283,15 +275,15 @@ def test_closed_ledger_says_so(path: Path):
 
 
 _FULL = """
-import os, sys
+import sys
 from pathlib import Path
 from skymount.errors import StorageError
 from skymount.portal.ledger.ledger import Ledger
-from tests.portal.ledger.entries import KEY, TWEAK, signed
-from skymount.wire.registry_entry import hash_data_key
+from tests.portal.ledger.entries import KEY, PAIR, TWEAK, unsent
+from tests.portal.ledger.test_outbox import A, REF, ref
 path = Path(sys.argv[1])
 ledger = Ledger.open(path)
-first = ledger.claim_revision(signed(b"kept", 0), "a")
+first = ledger.claim(REF, PAIR, b"kept", -1, [A])
 with open(path.parent / "filler", "wb", 0) as file:
     try:
         while True:
@@ -301,18 +293,18 @@ with open(path.parent / "filler", "wb", 0) as file:
 claims = 0
 try:
     for n in range(10000):
-        ledger.claim_revision(signed(bytes(100), 0, tweak=hash_data_key(str(n))), str(n))
+        ledger.claim(ref(str(n)), PAIR, bytes(100), -1, [A])
         claims += 1
 except StorageError as error:
     assert str(path) in str(error), error
     print("full", error)
 assert ledger.pending()[0].data == b"kept"
 assert len(ledger.pending()) == claims + 1
-assert ledger.highest_revision(KEY, hash_data_key(str(claims))) is None
+assert ledger.highest_revision(*ref(str(claims)).key) is None
 assert ledger.highest_revision(KEY, TWEAK) == 0
 (path.parent / "filler").unlink()
-ledger.mark_posted(first)
-ledger.claim_revision(signed(b"more", 1), "a")
+ledger.took(first, "a", [A], {}, {})
+ledger.claim(REF, PAIR, b"more", -1, [A])
 ledger.close()
 """
 
@@ -329,18 +321,18 @@ def test_full_disk_is_said_and_harms_nothing(tmp_path: Path):
 def test_write_error_is_said(path: Path):
     """A limit on the size of files is an error as well, and the ledger is usable after it."""
     ledger = Ledger.open(path)
-    number = ledger.claim_revision(signed(b"kept", 0), "a")
+    number = ledger.claim(REF, PAIR, b"kept", -1).id
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     log = Path(f"{path}-wal")
     resource.setrlimit(resource.RLIMIT_FSIZE, (log.stat().st_size, hard))
     try:
         with pytest.raises(StorageError, match=str(path)):
-            ledger.claim_revision(signed(b"more", 1), "a")
+            ledger.claim(REF, PAIR, b"more", -1)
         assert ledger.highest_revision(KEY, TWEAK) == 0
         assert [each.id for each in ledger.pending()] == [number]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    ledger.claim_revision(signed(b"more", 1), "a")
+    assert ledger.claim(REF, PAIR, b"more", -1).signed.entry.revision == 1
     ledger.close()
 
 
@@ -354,8 +346,149 @@ def test_many_entries_are_found_by_their_index(path: Path):
             for query, values in [
                 ("SELECT seen FROM entries WHERE public_key = ? AND tweak = ?", (KEY, TWEAK)),
                 ("SELECT tweak FROM entries WHERE public_key = ? AND named", (KEY,)),
-                ("SELECT id FROM spool WHERE public_key = ? AND tweak = ?", (KEY, TWEAK)),
+                ("SELECT id FROM outbox WHERE public_key = ? AND tweak = ?", (KEY, TWEAK)),
+                ("SELECT id FROM outbox WHERE id = ?", (1,)),
+                ("SELECT id FROM outbox WHERE portal = ? AND needs_content = 0", ("http://a",)),
             ]
         ]
     database.close()
     assert all(plan.startswith("SEARCH") for plan in plans)
+
+
+# --- a ledger of the version before
+
+_OF_BEFORE = """
+CREATE TABLE entries (
+    public_key BLOB NOT NULL, tweak BLOB NOT NULL, data_key BLOB,
+    named INTEGER NOT NULL DEFAULT 0, seen BLOB, digest BLOB, at REAL, claimed BLOB, data BLOB,
+    kind INTEGER, signature BLOB, PRIMARY KEY (public_key, tweak)
+) WITHOUT ROWID;
+CREATE TABLE spool (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, public_key BLOB NOT NULL, tweak BLOB NOT NULL,
+    data_key BLOB, data BLOB NOT NULL, base BLOB, revision BLOB, kind INTEGER, signature BLOB,
+    reason TEXT NOT NULL, created REAL NOT NULL, poster TEXT, portals TEXT NOT NULL DEFAULT '',
+    fate TEXT NOT NULL DEFAULT 'failed', lacking TEXT NOT NULL DEFAULT ''
+);
+CREATE INDEX spool_of ON spool (public_key, tweak);
+CREATE TABLE owed (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, portal TEXT NOT NULL, public_key BLOB NOT NULL,
+    tweak BLOB NOT NULL, data_key BLOB, revision BLOB NOT NULL, kind INTEGER NOT NULL,
+    data BLOB NOT NULL, signature BLOB NOT NULL, with_content INTEGER NOT NULL,
+    since REAL NOT NULL, attempts INTEGER NOT NULL, next_at REAL NOT NULL, reason TEXT NOT NULL,
+    poster TEXT, own INTEGER NOT NULL DEFAULT 0, UNIQUE (public_key, tweak, portal)
+);
+CREATE INDEX owed_to ON owed (portal, since);
+CREATE TABLE name_versions (
+    id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, target TEXT NOT NULL, since INTEGER NOT NULL
+);
+PRAGMA application_id = 0x736B796C;
+PRAGMA user_version = 5;
+"""
+_HAVING_IT_OPEN = """
+import sqlite3, sys
+database = sqlite3.connect(sys.argv[1])
+print(*database.execute("SELECT count(*) FROM spool").fetchone(), flush=True)
+sys.stdin.read()
+"""
+
+
+def of_before(path: Path) -> None:
+    """Make a ledger as the version before wrote it."""
+    path.parent.mkdir()
+    four, seven = (number.to_bytes(8, "big") for number in (4, 7))
+    made, mine = signed(b"mine", 7), signed(b"own", 4, tweak=ref("b").tweak)
+    key, other = (KEY, TWEAK, b"a"), (KEY, ref("b").tweak, b"b")
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.executescript(_OF_BEFORE)
+        entry = (*key, 1, four, signed(b"seen", 4).entry.work, 5.0, seven, b"seen", 1)
+        values = (*entry, signed(b"seen", 4).signature)
+        database.execute(f"INSERT INTO entries VALUES ({', '.join('?' * 11)})", values)
+        database.execute("INSERT INTO name_versions VALUES (1, 'hns/a', 'one', 1001)")
+        unsigned = (None, None, None)
+        for values in [
+            (1, *key, b"edit", four, *unsigned, "changed", 1.0, None, "http://a", "conflict", ""),
+            (2, *key, b"older", b"", *unsigned, "down", 2.0, None, "http://a", "waiting", ""),
+            (5, *key, b"mine", None, seven, 1, made.signature, "down", 3.0, "1 1",
+             "http://a http://b", "waiting", "http://c"),
+            (6, *other, b"x", four, *unsigned, "read-only", 4.0, None, "", "failed", ""),
+        ]:  # fmt: skip
+            database.execute(f"INSERT INTO spool VALUES ({', '.join('?' * 15)})", values)
+        for values in [
+            (8, "http://a", *other, four, 1, b"own", mine.signature, 1, 6.0, 3, 1e12, "no", "1 1", 1),
+            (9, "http://b", *other, four, 1, b"own", mine.signature, 0, 7.0, 0, 0.0, "behind", None, 0),
+        ]:  # fmt: skip
+            database.execute(f"INSERT INTO owed VALUES ({', '.join('?' * 16)})", values)
+
+
+def test_ledger_of_the_version_before_is_taken_over(path: Path):
+    """What is pending and owed comes along, under its number; so does all that was seen."""
+    of_before(path)
+    for _ in range(2):
+        with closing(Ledger.open(path)) as ledger:
+            assert ledger.newest_entry(KEY, TWEAK) == signed(b"seen", 4)
+            assert ledger.highest_revision(KEY, TWEAK) == 7
+            assert ledger.name_since("hns/a", "one") == 1001
+            writes = [
+                (each.id, each.data, each.base, each.status.value, each.portals, each.lacking)
+                for each in unsent(ledger)
+            ]
+            assert writes == [
+                (1, b"edit", 4, "conflict", ("http://a",), ()),
+                (2, b"older", -1, "conflict", ("http://a",), ()),
+                (5, b"mine", -1, "waiting", ("http://a", "http://b"), ("http://c",)),
+                (6, b"x", 4, "failed", (), ()),
+            ]
+            third = unsent(ledger)[2]
+            assert (third.signed, third.reason, third.created) == (signed(b"mine", 7), "down", 3.0)
+            one, two = owed(ledger)
+            assert (one.id, one.portals, one.lacking, one.is_own) == (8, ("http://a",), ("http://a",), True)
+            assert (two.id, two.portals, two.lacking, two.is_own) == (9, ("http://b",), (), False)
+            assert (one.created, one.attempts, one.reason) == (6.0, 3, "no")
+            assert {each.next_at for each in ledger.pending()} == {0.0}
+    with closing(Ledger.open(path)) as ledger:
+        assert ledger.claim(ref("c"), PAIR, b"new", -1, ["http://a"]).id > 9
+        assert ledger.claim(REF, PAIR, b"next", 4, ["http://a"]).signed.entry.revision == 8
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def test_ledger_that_the_version_before_has_open_is_left_alone(path: Path):
+    """Both could sign two contents under one revision: the error names the process."""
+    of_before(path)
+    child = start(_HAVING_IT_OPEN, path)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "4\n"
+    for use in (Ledger.open, lambda path: Ledger(path).pending()):
+        with pytest.raises(StorageError) as caught:
+            use(path)
+        assert f"process {child.pid} (" in str(caught.value)
+        assert str(path) in str(caught.value)
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("PRAGMA user_version").fetchone() == (5,)
+    child.communicate("")
+    with closing(Ledger.open(path)) as ledger:
+        assert len(ledger.pending()) == 6
+
+
+def test_several_processes_take_a_ledger_over_once(path: Path):
+    """The first one does, and the others wait for it."""
+    of_before(path)
+    code = (
+        "import sys; from pathlib import Path; from skymount.portal.ledger.ledger import Ledger\n"
+        "print(len(Ledger.open(Path(sys.argv[1])).pending()))"
+    )
+    children = [start(code, path) for _ in range(4)]
+    assert [child.communicate()[0] for child in children] == ["6\n"] * 4
+
+
+def test_take_over_that_fails_changes_nothing(path: Path):
+    """It is one transaction."""
+    of_before(path)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE outbox (mine)")
+    with pytest.raises(StorageError, match="cannot take over"):
+        Ledger.open(path)
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT count(*) FROM spool").fetchone() == (4,)
+        assert database.execute("PRAGMA user_version").fetchone() == (5,)

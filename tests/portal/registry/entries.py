@@ -6,8 +6,9 @@ from typing import TypeVar, TypeVarTuple
 import trio
 
 from skymount.portal.ledger.ledger import Ledger
-from skymount.portal.ledger.pending_write import PendingStatus
-from skymount.portal.ledger.revision_marks import EntryId, RevisionMarks
+from skymount.portal.ledger.outbox import Status
+from skymount.portal.ledger.entries import EntryId
+from skymount.portal.ledger.revision_marks import RevisionMarks
 from skymount.wire.registry_entry import SignedEntry, hash_data_key
 from tests.portal.ledger import entries
 from tests.portal.ledger.entries import KEY
@@ -34,12 +35,12 @@ def signed(data: bytes, revision: int, name: str = "a") -> SignedEntry:
 
 def pending(ledger: Ledger) -> list[tuple[bytes, int | None]]:
     """Return contents and revisions of what is in the spool; nothing of it is being posted."""
-    found = ledger.pending()
+    found = unsent(ledger)
     assert not any(each.is_posting for each in found)
     return [(each.data, each.signed.entry.revision if each.signed else None) for each in found]
 
 
 def held(ledger: Ledger, data: bytes, name: str = "a", **more: object) -> int:
     """Keep content as if a portal had not answered."""
-    given = {"portals": ["http://p1.invalid"], "status": PendingStatus.WAITING, **more}
+    given = {"portals": ["http://p1.invalid"], "status": Status.WAITING, **more}
     return ledger.add_unsigned(*(KEY, hash_data_key(name), name, data, "down"), **given)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skymount.errors import NotFoundError
-from skymount.portal.registry.cached_resolution import NEGATIVE_TTL, CachedResolution, Resolution
+from skymount.portal.registry.name_resolver import NEGATIVE_TTL, CachedResolution, Resolution
 from tests.fakes import skyfiles
 
 SITE = skyfiles.of_files({"f": b"site"})

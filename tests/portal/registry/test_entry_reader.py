@@ -19,8 +19,8 @@ from skymount.portal.failover.contestants import FailoverConfig
 from skymount.portal.failover.health import State
 from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.ledger import Ledger
-from skymount.portal.ledger.revision_marks import EntryId
-from skymount.portal.registry.entry_state import (
+from skymount.portal.ledger.entries import EntryId
+from skymount.portal.registry.entry_reader import (
     EntryState,
 )
 from skymount.portal.registry.verified_registry import VerifiedRegistry
@@ -154,7 +154,7 @@ async def test_change_of_what_was_rolled_back_is_refused(
     with pytest.raises(RolledBackError):
         await alone.write(ref(), PAIR, b"seen, and more", base)
     assert pending(ledger) == [(b"seen, and more", None)]
-    (kept,) = ledger.pending()
+    (kept,) = unsent(ledger)
     with pytest.raises(RolledBackError):
         await alone.send(kept, PAIR)
     assert (await alone.send(kept, PAIR, overwrite=True)).revision == 9
@@ -235,7 +235,7 @@ async def test_what_was_seen_is_not_absent(
     """G4: one portal took a write that the other one still lacks, and denies it now."""
     two.always = "deaf"
     written = await both.write(ref(), PAIR, b"x", None)
-    assert [each.portal for each in ledger.owed()] == [two.url]
+    assert [each.portal for each in owed(ledger)] == [two.url]
     one.always = "missing"
     with pytest.raises(RolledBackError, match="no portal has it; revision 0 was seen before"):
         await both.read(ref())

@@ -5,7 +5,7 @@ import pytest
 from skymount.errors import (
     FrozenEntryError,
 )
-from skymount.portal.registry.entry_state import (
+from skymount.portal.registry.entry_reader import (
     EntryState,
     is_news,
     next_revision,

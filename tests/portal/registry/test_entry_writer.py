@@ -12,8 +12,8 @@ from skymount.errors import (
 )
 from skymount.policies import WritePolicy
 from skymount.portal.ledger.ledger import Ledger
-from skymount.portal.ledger.pending_write import PendingStatus
-from skymount.portal.registry.entry_writer import CONFLICTS
+from skymount.portal.ledger.outbox import Status
+from skymount.portal.registry.verified_registry import CONFLICTS
 from skymount.portal.registry.verified_registry import FRESH, VerifiedRegistry
 from skymount.wire.registry_entry import MAX_REVISION
 from tests.fakes.entries import FakeRegistry, portals_of
@@ -55,7 +55,7 @@ async def test_edit_of_what_was_changed_is_stale(
     assert one.latest(PAIR.public_key, ref().tweak) == signed(b"theirs", 2)
     assert one.posts == []
     assert pending(ledger) == [(b"ours", None)]
-    assert ledger.pending()[0].base == 1
+    assert unsent(ledger)[0].base == 1
 
 
 async def test_edit_that_meets_a_change_on_its_way_is_stale(
@@ -249,7 +249,7 @@ async def test_conflict_at_one_portal_is_not_passed_by_at_another(
     with pytest.raises(StaleEntryError):
         await both.write(ref(), PAIR, b"ours", base)
     assert two.latest(PAIR.public_key, ref().tweak) == signed(b"ours", 2)
-    owed = [(each.portal, each.signed) for each in ledger.owed()]
+    owed = [(each.portal, each.signed) for each in owed(ledger)]
     assert owed == [(two.url, signed(b"theirs", 9))]
 
 
@@ -328,7 +328,7 @@ async def test_writes_skip_a_portal_that_is_read_only(one: FakeRegistry, ledger:
     one.always = "deaf"
     with pytest.raises(UnavailableError):
         await entries.write(ref(), PAIR, b"later", None)
-    assert [each.portals for each in ledger.pending()] == [(one.url,)]
+    assert [each.portals for each in unsent(ledger)] == [(one.url,)]
     assert mirror.posts == []
     assert entries.at([mirror.url]) is None
 
@@ -350,7 +350,7 @@ async def test_edit_of_what_one_portal_lost_while_another_is_away(
         return
     done = await both.write(ref(), PAIR, b"base, edited", base)
     assert (done.revision, one.latest(PAIR.public_key, ref().tweak)) == (4, done.signed)
-    assert [(each.portal, each.signed) for each in ledger.owed()] == [(two.url, done.signed)]
+    assert [(each.portal, each.signed) for each in owed(ledger)] == [(two.url, done.signed)]
 
 
 async def test_edit_of_what_too_few_portals_answer_for(
@@ -366,12 +366,12 @@ async def test_edit_of_what_too_few_portals_answer_for(
     with pytest.raises(UnavailableError, match="down") as failure:
         await everywhere.write(ref(), PAIR, b"base, edited", base)
     assert failure.value.url == two.url
-    (kept,) = ledger.pending()
-    assert (kept.status, kept.base) == (PendingStatus.WAITING, 3)
+    (kept,) = unsent(ledger)
+    assert (kept.status, kept.base) == (Status.WAITING, 3)
     either = VerifiedRegistry(portals_of([one, two]), ledger, fresh=0)
     with pytest.raises(UnavailableError):  # what it was made from may be there
         await either.send(kept, PAIR)
-    assert [each.status for each in ledger.pending()] == [PendingStatus.WAITING]
+    assert [each.status for each in unsent(ledger)] == [Status.WAITING]
     two.always = ""
     await trio.sleep(100)
     done = await either.send(kept, PAIR)

@@ -11,7 +11,7 @@ from skymount.errors import StaleEntryError, StorageError, UnavailableError
 from skymount.policies import WritePolicy
 from skymount.portal.client.base import PortalReader
 from skymount.portal.ledger.ledger import Ledger
-from skymount.portal.ledger.pending_write import PendingStatus
+from skymount.portal.ledger.outbox import Status
 from skymount.portal.registry.owed_sender import OwedConfig, OwedSender
 from skymount.portal.registry.spool_retry import SpoolRetry
 from skymount.portal.registry.verified_registry import VerifiedRegistry
@@ -49,7 +49,7 @@ async def running(
         portals = replace(portals_of(registries), background=nursery)
         entries = VerifiedRegistry(portals, ledger, fresh=3600, policy=policy)
         entries.marks = Inline(ledger)
-        sender = OwedSender(entries, ledger, send_content=send_content, clock=trio.current_time)
+        sender = Sender(entries, ledger, send_content=send_content, clock=trio.current_time)
         nursery.start_soon(sender.run)
         yield entries, sender
         nursery.cancel_scope.cancel()
@@ -88,7 +88,7 @@ async def test_owed_entry_is_sent_when_the_portal_is_back(
         assert [(each.portal, each.count) for each in sender.totals] == [(two.url, 3)]
         await trio.sleep(3)
         two.always = ""
-        assert await until(lambda: not ledger.owed()) < 10
+        assert await until(lambda: not owed(ledger)) < 10
         assert [at(two, name) for name in ("a", "b", "c")] == [b"x"] * 3
         await until(lambda: not sender.totals)
 
@@ -111,9 +111,9 @@ async def test_what_too_few_took_is_sent_when_the_portal_is_back(
         with pytest.raises(UnavailableError):
             await entries.write(ref(), PAIR, b"x", None)
         await until(ledger.owed)
-        assert not ledger.pending()
+        assert not unsent(ledger)
         two.always = ""
-        assert await until(lambda: not ledger.owed()) < 10
+        assert await until(lambda: not owed(ledger)) < 10
         assert at(one) == at(two) == b"x"
         nursery.cancel_scope.cancel()
 
@@ -157,7 +157,7 @@ async def test_superseded_entries_are_not_sent(
             await entries.write(ref(), PAIR, data, None)
         two.posts.clear()
         two.always = ""
-        await until(lambda: not ledger.owed())
+        await until(lambda: not owed(ledger))
         assert {each.entry.data for each in two.posts} == {b"z"}
 
 
@@ -169,7 +169,7 @@ async def test_portal_with_something_newer_is_owed_nothing(
         two.set(signed(b"theirs", 7))
         ledger.owe(signed(b"x", 3), "a", [two.url], "down")
         entries.wake_senders()
-        await until(lambda: not ledger.owed())
+        await until(lambda: not owed(ledger))
         assert at(two) == b"theirs"
         assert ledger.newest_entry(KEY, ref().tweak) == signed(b"theirs", 7)
 
@@ -187,7 +187,7 @@ async def test_refused_entry_holds_up_no_other(
         entries.wake_senders()
         assert await until(lambda: at(two, "b")) < 1
         await until(lambda: at(two))
-        assert ledger.owed() == []
+        assert owed(ledger) == []
 
 
 async def test_content_goes_first(
@@ -200,9 +200,9 @@ async def test_content_goes_first(
         await entries.write(ref(), PAIR, bytes(LINK), None, lacking=[two.url])
         await trio.sleep(10)
         assert two.posts == []
-        assert "no room" in ledger.owed()[0].reason
+        assert "no room" in owed(ledger)[0].reason
         send_content.failure = None
-        await until(lambda: not ledger.owed(), 100)
+        await until(lambda: not owed(ledger), 100)
         assert send_content.sent == [(LINK, two.url)]
         assert at(two) == bytes(LINK)
 
@@ -215,7 +215,7 @@ async def test_without_means_content_waits(
         await entries.write(ref(), PAIR, bytes(LINK), None, lacking=[two.url])
         await trio.sleep(1000)
         assert two.posts == []
-        (debt,) = ledger.owed()
+        (debt,) = owed(ledger)
         assert 3 < debt.attempts < 15
         with pytest.raises(StorageError, match="content"):
             await sender.send(entries.portals.clients[1], debt)
@@ -241,9 +241,9 @@ async def test_damaged_entry_is_not_sent(
     async with running(ledger, one, two) as (entries, _):
         ledger.owe(wrong, "a", [two.url], "down")
         entries.wake_senders()
-        await until(lambda: ledger.owed()[0].attempts)
+        await until(lambda: owed(ledger)[0].attempts)
         assert two.posts == []
-        assert "damaged" in ledger.owed()[0].reason
+        assert "damaged" in owed(ledger)[0].reason
 
 
 async def test_read_only_portal_and_others_are_sent_nothing(
@@ -272,7 +272,7 @@ async def test_one_entry_that_always_fails_keeps_no_other_back(
         await entries.write(ref("c"), PAIR, b"c", None)
         two.always = ""
         await until(lambda: at(two, "b") and at(two, "c"), 1000)
-        assert [debt.data_key for debt in ledger.owed()] == ["a"]
+        assert [debt.data_key for debt in owed(ledger)] == ["a"]
 
 
 async def test_a_write_that_was_kept_is_owed_to_portals_that_are_not_in_use(
@@ -285,10 +285,10 @@ async def test_a_write_that_was_kept_is_owed_to_portals_that_are_not_in_use(
             await entries.write(ref(), PAIR, b"x", None)
     one.always = two.always = ""
     async with running(ledger, one) as (entries, _):
-        (pending,) = ledger.pending()
+        (pending,) = unsent(ledger)
         await entries.send(pending, PAIR)
-        assert (at(one), at(two), ledger.pending()) == (b"x", None, [])
-        assert [debt.portal for debt in ledger.owed()] == [two.url]
+        assert (at(one), at(two), unsent(ledger)) == (b"x", None, [])
+        assert [debt.portal for debt in owed(ledger)] == [two.url]
     async with running(ledger, one, two):
         await until(lambda: at(two))
 
@@ -324,18 +324,18 @@ async def test_write_that_is_older_than_what_the_portal_has_is_kept(
         await entries.write(ref(), PAIR, b"mine", None)
         two.set(signed(b"theirs", 7))
         two.always = ""
-        await until(lambda: at(one) == b"mine" and not ledger.owed([two.url]))
-        (kept,) = ledger.pending()
-        assert (kept.data, kept.status) == (b"mine", PendingStatus.CONFLICT)
+        await until(lambda: at(one) == b"mine" and not owed(ledger, [two.url]))
+        (kept,) = unsent(ledger)
+        assert (kept.data, kept.status) == (b"mine", Status.CONFLICT)
         assert "revision 7 won, which http://p2.invalid has" in kept.reason
         (line,) = [each for each in caplog.records if "revision 7 won" in each.message]
         assert (line.levelname, str(ref()) in line.message) == ("WARNING", True)
         with pytest.raises(StaleEntryError):
             await entries.send(kept, PAIR)
-        assert [each.status for each in ledger.pending()] == [PendingStatus.CONFLICT]
+        assert [each.status for each in unsent(ledger)] == [Status.CONFLICT]
         await entries.send(kept, PAIR, overwrite=True)
         assert at(one) == at(two) == b"mine"
-        assert ledger.pending() == ledger.owed() == []
+        assert unsent(ledger) == owed(ledger) == []
 
 
 async def test_deletion_that_is_older_than_what_the_portal_has_is_a_warning(
@@ -352,9 +352,9 @@ async def test_deletion_that_is_older_than_what_the_portal_has_is_a_warning(
         await entries.delete(ref(), PAIR)
         two.set(signed(b"theirs", 7))
         two.always = ""
-        await until(lambda: not ledger.owed([two.url]))
+        await until(lambda: not owed(ledger, [two.url]))
         assert "the deletion of revision 1 was made" in caplog.text
-        assert ledger.pending() == []
+        assert unsent(ledger) == []
 
 
 async def test_write_that_somebody_replaced_where_it_was_taken_is_no_conflict(
@@ -367,8 +367,8 @@ async def test_write_that_somebody_replaced_where_it_was_taken_is_no_conflict(
         for portal in (one, two):
             portal.set(signed(b"theirs", 7))
         two.always = ""
-        await until(lambda: not ledger.owed())
-        assert ledger.pending() == []
+        await until(lambda: not owed(ledger))
+        assert unsent(ledger) == []
 
 
 @pytest.mark.parametrize("data", [b"mine", b"other"])
@@ -384,7 +384,7 @@ async def test_read_finds_a_conflict_too(
     reader = VerifiedRegistry(portals_of([one, two]), ledger)
     reader.marks = Inline(ledger)
     assert (await reader.read(ref())).data == data
-    assert [each.data for each in ledger.pending()] == ([b"mine"] if data == b"other" else [])
+    assert [each.data for each in unsent(ledger)] == ([b"mine"] if data == b"other" else [])
 
 
 async def test_repair_of_what_others_wrote_is_no_conflict(
@@ -395,8 +395,8 @@ async def test_repair_of_what_others_wrote_is_no_conflict(
         two.set(signed(b"newer", 7))
         ledger.owe(signed(b"theirs", 3), "a", [two.url], "behind")
         entries.wake_senders()
-        await until(lambda: not ledger.owed())
-        assert ledger.pending() == []
+        await until(lambda: not owed(ledger))
+        assert unsent(ledger) == []
 
 
 async def test_later_write_stands_for_the_one_before(
@@ -407,10 +407,10 @@ async def test_later_write_stands_for_the_one_before(
     entries = VerifiedRegistry(portals_of([one, two]), ledger, fresh=3600)
     entries.marks = Inline(ledger)
     await entries.write(ref(), PAIR, b"mine", None)
-    assert [each.is_own for each in ledger.owed()] == [True]
+    assert [each.is_own for each in owed(ledger)] == [True]
     await trio.sleep(120)
     two.always = ""
     two.set(signed(b"theirs", 7))
     await entries.write(ref(), PAIR, b"again", None)
     assert at(one) == at(two) == b"again"
-    assert ledger.pending() == ledger.owed() == []
+    assert unsent(ledger) == owed(ledger) == []

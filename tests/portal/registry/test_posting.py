@@ -10,7 +10,7 @@ import trio
 from skymount.errors import PortalError, ReadOnlyPortalError, StaleEntryError, UnavailableError
 from skymount.policies import WritePolicy
 from skymount.portal.ledger.ledger import Ledger
-from skymount.portal.ledger.pending_write import PendingStatus
+from skymount.portal.ledger.outbox import Status
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.registry_entry import SignedEntry
 from tests.fakes.entries import FakeRegistry, portals_of
@@ -48,7 +48,7 @@ def at(portal: FakeRegistry, name: str = "a") -> bytes | None:
 
 def owed(ledger: Ledger) -> list[tuple[str, bytes, int]]:
     return [
-        (each.portal, each.signed.entry.data, each.signed.entry.revision) for each in ledger.owed()
+        (each.portal, each.signed.entry.data, each.signed.entry.revision) for each in owed(ledger)
     ]
 
 
@@ -83,7 +83,7 @@ async def test_one_portal_is_enough(
         assert state.data == at(two) == b"x"
         assert set(owed(ledger)) == {(one.url, b"x", 0), (three.url, b"x", 0)}
         assert pending(ledger) == []
-        assert all(each.reason for each in ledger.owed())
+        assert all(each.reason for each in owed(ledger))
 
 
 async def test_read_only_portal_is_owed_nothing(
@@ -117,10 +117,10 @@ async def test_too_few_took_it(
     async with mounted(ledger, one, two, three, policy=policy) as entries:
         with pytest.raises(UnavailableError, match=rf"{3 - down} of 3 portals took it"):
             await entries.write(ref(), PAIR, b"x", None)
-        (left,) = ledger.pending()
-        assert left.status is PendingStatus.WAITING
+        (left,) = unsent(ledger)
+        assert left.status is Status.WAITING
         assert left.portals == (one.url, two.url, three.url)
-        assert ledger.owed() == []
+        assert owed(ledger) == []
         two.always = three.always = ""
         await trio.sleep(120)
         again = entries.at(left.portals)
@@ -128,7 +128,7 @@ async def test_too_few_took_it(
         assert (await again.send(left)).revision == 0
         assert at(one) == at(two) == at(three) == b"x"
         assert {len({post.signature for post in each.posts}) for each in (one, two, three)} == {1}
-        assert ledger.pending() == []
+        assert unsent(ledger) == []
 
 
 async def test_late_post_is_recorded(
@@ -143,17 +143,17 @@ async def test_late_post_is_recorded(
         begun = trio.current_time()
         await entries.write(ref(), PAIR, b"x", None)
         assert trio.current_time() - begun < 2
-        (debt,) = ledger.owed()
+        (debt,) = owed(ledger)
         assert (debt.portal, debt.is_posting) == (two.url, True)
         await trio.sleep(5)
-        assert ledger.owed() == []
+        assert owed(ledger) == []
         assert at(two) == b"x"
         two.faults = ["hang"]
         begun = trio.current_time()
         await entries.write(ref(), PAIR, b"y", None)
         assert trio.current_time() - begun < 0.1
         await trio.sleep(60)
-        (debt,) = ledger.owed()
+        (debt,) = owed(ledger)
         assert (debt.attempts, debt.is_posting) == (1, False)
         assert "in time" in debt.reason
         assert woken
@@ -205,7 +205,7 @@ async def test_newer_entry_at_one_portal_is_a_conflict(
         state = await entries.write(ref(), PAIR, b"whole", None)
         assert state.revision == 5
         assert at(one) == at(two) == b"whole"
-        assert ledger.owed() == []
+        assert owed(ledger) == []
 
 
 async def test_claimed_conflict_is_not_believed(
@@ -219,7 +219,7 @@ async def test_claimed_conflict_is_not_believed(
         assert (await entries.write(ref(), PAIR, b"x", None)).revision == 2
         ((url, data, revision),) = owed(ledger)
         assert (url, data, revision) == (two.url, b"x", 2)
-        assert "without having a newer one" in ledger.owed()[0].reason
+        assert "without having a newer one" in owed(ledger)[0].reason
 
 
 async def test_equal_revisions_are_decided_by_work(
@@ -242,7 +242,7 @@ async def test_portal_without_the_content_is_owed_both(
     async with mounted(ledger, one, two) as entries:
         await entries.write(ref(), PAIR, b"x", None, lacking=[two.url])
         assert two.posts == []
-        (debt,) = ledger.owed()
+        (debt,) = owed(ledger)
         assert (debt.portal, debt.with_content) == (two.url, True)
         with pytest.raises(PortalError):
             await entries.write(ref(), PAIR, b"y", None, lacking=[one.url, two.url])
@@ -275,14 +275,14 @@ async def test_interrupted_write_is_sent_to_all_later(
         with trio.move_on_after(5):
             await entries.write(ref(), PAIR, b"x", None)
         assert (at(one), at(two)) == (b"x", b"w")
-        (left,) = ledger.pending()
+        (left,) = unsent(ledger)
         await entries.send(left, PAIR)
         posts: list[SignedEntry] = one.posts + two.posts
         assert {post.signature for post in posts if post.entry.data == b"x"} == {
             signed(b"x", 1).signature
         }
         assert at(one) == at(two) == b"x"
-        assert ledger.owed() == ledger.pending() == []
+        assert owed(ledger) == unsent(ledger) == []
 
 
 @pytest.mark.parametrize("is_signed", [True, False])
@@ -300,7 +300,7 @@ async def test_retry_remembers_who_lacks_the_content(
         with pytest.raises(UnavailableError):
             await entries.write(ref(), PAIR, b"x", None, lacking=[two.url])
         one.always = two.always = ""
-        (left,) = ledger.pending()
+        (left,) = unsent(ledger)
         assert (left.signed is not None) == is_signed
         assert (left.portals, left.lacking) == ((one.url,), (two.url,))
         chosen = entries.at(left.portals) if is_signed else entries
@@ -308,9 +308,9 @@ async def test_retry_remembers_who_lacks_the_content(
         await trio.sleep(120)
         await chosen.send(left, PAIR)
         assert (at(one), two.posts) == (b"x", [])
-        (debt,) = ledger.owed()
+        (debt,) = owed(ledger)
         assert (debt.portal, debt.with_content, debt.is_own) == (two.url, True, True)
-        assert ledger.pending() == []
+        assert unsent(ledger) == []
 
 
 async def test_content_that_is_written_again_is_owed(
@@ -322,5 +322,5 @@ async def test_content_that_is_written_again_is_owed(
         base = await entries.read(ref())
         one.set(signed(b"x", 1))
         await entries.write(ref(), PAIR, b"x", base, lacking=[two.url])
-        (debt,) = ledger.owed()
+        (debt,) = owed(ledger)
         assert (debt.portal, debt.with_content) == (two.url, True)

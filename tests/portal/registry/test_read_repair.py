@@ -10,7 +10,7 @@ import trio.testing
 
 from skymount.errors import RolledBackError, StorageError
 from skymount.portal.ledger.ledger import Ledger
-from skymount.portal.registry.read_repair import REPAIR_TIME, ReadRepair
+from skymount.portal.registry.entry_reader import REPAIR_TIME, ReadRepair
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.registry_entry import DELETED, MAX_REVISION, SignedEntry
 from tests.fakes.entries import FakeRegistry, portals_of
@@ -29,7 +29,7 @@ class Repairing:
     async def owed(self) -> list[tuple[str, SignedEntry]]:
         """Return which portal is owed what, once everything is noted."""
         await trio.testing.wait_all_tasks_blocked()
-        return [(each.portal, each.signed) for each in self.ledger.owed()]
+        return [(each.portal, each.signed) for each in owed(self.ledger)]
 
     async def paid(self) -> None:
         """Send what is owed."""

@@ -9,7 +9,7 @@ import trio
 
 from skymount.errors import PortalError
 from skymount.portal.ledger.ledger import Ledger
-from skymount.portal.ledger.pending_write import PendingStatus
+from skymount.portal.ledger.outbox import Status
 from skymount.portal.registry.spool_retry import FIRST_PAUSE, LAST_PAUSE, SpoolRetry
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.key_pair import SigningKeyPair
@@ -45,7 +45,7 @@ async def fail(entries: VerifiedRegistry, data: bytes, name: str = "a") -> None:
 async def until_sent(ledger: Ledger) -> None:
     """Wait until nothing waits any more."""
     with trio.fail_after(10 * LAST_PAUSE):
-        while ledger.pending():
+        while unsent(ledger):
             await trio.sleep(0.1)
 
 
@@ -59,7 +59,7 @@ async def test_what_waits_is_sent_once_a_portal_answers(
         await fail(entries, b"first")
         await fail(entries, b"second", "b")
         await trio.sleep(1000)
-        assert len(ledger.pending()) == 2
+        assert len(unsent(ledger)) == 2
         one.always = ""
         begun = trio.current_time()
         await until_sent(ledger)
@@ -82,7 +82,7 @@ async def test_what_waits_for_one_portal_is_sent_together(
         while not one.ever:
             await trio.sleep(0.1)
         await trio.sleep(FIRST_PAUSE / 2)
-        assert ledger.pending() == []
+        assert unsent(ledger) == []
     assert len(one.posts) == 5
 
 
@@ -153,8 +153,8 @@ async def test_what_is_refused_is_not_sent_again(
         asked = one.requests
         await trio.sleep(3600)
         assert one.requests == asked
-        (left,) = ledger.pending()
-        assert (left.status, left.data) == (PendingStatus.FAILED, b"x")
+        (left,) = unsent(ledger)
+        assert (left.status, left.data) == (Status.FAILED, b"x")
 
 
 @pytest.mark.parametrize("faults", [[""], []])
@@ -182,9 +182,9 @@ async def test_somebody_else_s_newer_entry_stays(
         latest = one.latest(PAIR.public_key, hash_data_key(name))
         assert latest is not None
         assert latest.entry.data.startswith(b"theirs")
-        assert ledger.pending()[-1].status is PendingStatus.FAILED
+        assert unsent(ledger)[-1].status is Status.FAILED
     assert one.posts == []
-    assert len(ledger.pending()) == 4
+    assert len(unsent(ledger)) == 4
     assert "is not sent by itself: the entry was changed since" in caplog.text
 
 
@@ -198,7 +198,7 @@ async def test_what_was_there_unknown_to_all_is_a_conflict(
         await fail(entries, b"ours")
         one.always = ""
         await trio.sleep(100)
-    assert [each.status for each in ledger.pending()] == [PendingStatus.CONFLICT]
+    assert [each.status for each in unsent(ledger)] == [Status.CONFLICT]
     assert one.posts == []
 
 
@@ -215,7 +215,7 @@ async def test_it_goes_to_the_portals_that_it_was_for(
         await trio.sleep(1000)
     assert two.requests == 0
     assert [each.entry.data for each in one.ever] == [b"x"]
-    assert [each.data for each in ledger.pending()] == [b"y"]
+    assert [each.data for each in unsent(ledger)] == [b"y"]
 
 
 async def test_two_mounts_post_once(
@@ -255,16 +255,16 @@ async def test_without_the_key_what_is_not_signed_waits(
     """G12: the key may be there again tomorrow; what is signed needs none."""
     stranger = SigningKeyPair.from_seed("no key of ours")
     key = (stranger.public_key, hash_data_key("a"), "a")
-    ledger.add_unsigned(*key, b"x", "down", portals=[one.url], status=PendingStatus.WAITING)
+    ledger.add_unsigned(*key, b"x", "down", portals=[one.url], status=Status.WAITING)
     made = Entry(hash_data_key("b"), b"y", 0).sign(stranger.private_key)
     ledger.mark_failed(
-        ledger.claim_revision(made, "b", portals=[one.url]), "down", PendingStatus.WAITING
+        ledger.claim_revision(made, "b", portals=[one.url]), "down", Status.WAITING
     )
     async with running(ledger, one):
         await trio.sleep(1000)
     assert one.ever == [made]
-    assert [(each.data, each.status) for each in ledger.pending()] == [
-        (b"x", PendingStatus.WAITING)
+    assert [(each.data, each.status) for each in unsent(ledger)] == [
+        (b"x", Status.WAITING)
     ]
 
 
@@ -281,5 +281,5 @@ async def test_a_portal_that_hangs_is_given_up_in_time(
         one.always = ""
         assert (await entries.write(ref(), PAIR, b"new", None)).data == b"new"
         await trio.sleep(100)
-        assert ledger.pending() == []
+        assert unsent(ledger) == []
         assert one.ever[-1].entry.data == b"new"

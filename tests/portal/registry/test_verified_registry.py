@@ -18,8 +18,8 @@ from skymount.errors import (
 from skymount.portal.client.client import PortalClient
 from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.ledger import Ledger
-from skymount.portal.ledger.pending_write import PendingStatus, PendingWrite
-from skymount.portal.registry.entry_state import (
+from skymount.portal.ledger.outbox import Pending, Status
+from skymount.portal.registry.entry_reader import (
     EntryState,
 )
 from skymount.portal.registry.verified_registry import VerifiedRegistry
@@ -44,7 +44,7 @@ async def test_spooled_bytes_that_are_behind_are_not_sent(
     one.stored.clear()
     one.posts.clear()
     with pytest.raises(StaleEntryError, match="behind revision 7"):
-        await alone.send(ledger.pending()[0])
+        await alone.send(unsent(ledger)[0])
     assert one.posts == []
 
 
@@ -151,22 +151,22 @@ async def test_wrong_input_is_refused_at_once(
 
 async def spooled(
     entries: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, data: bytes
-) -> PendingWrite:
+) -> Pending:
     """Fail to post signed content; return what is in the spool."""
     one.faults = ["", "down", "down", "down"]
     with pytest.raises(UnavailableError):
         await entries.write(ref(), PAIR, data, None)
-    return ledger.pending()[-1]
+    return unsent(ledger)[-1]
 
 
 async def held(
     entries: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, data: bytes
-) -> PendingWrite:
+) -> Pending:
     """Fail to ask for the revision; return what is in the spool."""
     one.faults = ["down", "down", "down"]
     with pytest.raises(UnavailableError):
         await entries.write(ref(), PAIR, data, None)
-    return ledger.pending()[-1]
+    return unsent(ledger)[-1]
 
 
 async def test_spooled_bytes_are_sent_as_they_are(
@@ -188,7 +188,7 @@ async def test_spooled_bytes_that_arrived_are_known(
     one.faults = ["", "lost", "down", "down"]
     with pytest.raises(UnavailableError):
         await alone.write(ref(), PAIR, b"x", None)
-    await alone.send(ledger.pending()[0])
+    await alone.send(unsent(ledger)[0])
     assert pending(ledger) == []
     assert len(one.stored[PAIR.public_key, ref().tweak]) == 1
 
@@ -238,7 +238,7 @@ async def test_superseded_bytes_are_not_sent_to_a_portal_that_lags(
     one.faults = ["missing"]
     with pytest.raises(UnavailableError):
         await both.write(ref(), PAIR, b"older", None)
-    (waiting,) = ledger.pending()
+    (waiting,) = unsent(ledger)
     ledger.record_seen(signed(b"newer", 1), "a")
     one.always = ""
     with pytest.raises(StaleEntryError):
@@ -261,12 +261,12 @@ async def test_what_is_posted_supersedes_what_was_kept_before(
     await spooled(alone, one, ledger, b"second")
     now = await held(alone, one, ledger, b"third")
     later = await held(alone, one, ledger, b"fourth")
-    assert [each.status for each in ledger.pending()] == [
-        PendingStatus.CONFLICT,
-        *[PendingStatus.WAITING] * 4,
+    assert [each.status for each in unsent(ledger)] == [
+        Status.CONFLICT,
+        *[Status.WAITING] * 4,
     ]
     assert (await alone.send(now, PAIR)).revision == 2
-    assert [each.data for each in ledger.pending()] == [b"edit", later.data]
+    assert [each.data for each in unsent(ledger)] == [b"edit", later.data]
     assert caplog.text.count("never posted, and is given up: something was written later") == 2
 
 
@@ -277,7 +277,7 @@ async def test_what_is_pending_of_a_frozen_entry_is_given_up(
     one: FakeRegistry,
     ledger: Ledger,
     caplog: pytest.LogCaptureFixture,
-    keep: Callable[[VerifiedRegistry, FakeRegistry, Ledger, bytes], Awaitable[PendingWrite]],
+    keep: Callable[[VerifiedRegistry, FakeRegistry, Ledger, bytes], Awaitable[Pending]],
     overwrite: bool,
     autojump_clock: object,
 ):
@@ -298,7 +298,7 @@ async def test_what_need_not_be_posted_supersedes_what_was_kept_before(
     alone: VerifiedRegistry,
     one: FakeRegistry,
     ledger: Ledger,
-    keep: Callable[[VerifiedRegistry, FakeRegistry, Ledger, bytes], Awaitable[PendingWrite]],
+    keep: Callable[[VerifiedRegistry, FakeRegistry, Ledger, bytes], Awaitable[Pending]],
     autojump_clock: object,
 ):
     """G12: While something is pending, a later write or deletion is posted all the same."""
@@ -401,7 +401,7 @@ async def test_held_content_is_signed_when_it_is_sent(
     with pytest.raises(UnavailableError):
         await alone.send(waiting, PAIR)
     assert pending(ledger) == [(b"x", 0)]
-    assert (await alone.send(ledger.pending()[0], PAIR)).data == b"x"
+    assert (await alone.send(unsent(ledger)[0], PAIR)).data == b"x"
     assert pending(ledger) == []
 
 
@@ -460,8 +460,8 @@ async def test_a_retry_without_a_portal_to_write_to_changes_nothing(
     one.always = "deaf"
     with pytest.raises(UnavailableError):
         await alone.write(ref(), PAIR, b"ours", None)
-    before = ledger.pending()
+    before = unsent(ledger)
     mirror = VerifiedRegistry(portals_of([FakeRegistry(2, read_only=True)]), ledger, fresh=0)
     with pytest.raises(ReadOnlyPortalError):
         await mirror.send(before[0], PAIR)
-    assert ledger.pending() == before
+    assert unsent(ledger) == before

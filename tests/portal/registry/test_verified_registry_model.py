@@ -25,11 +25,11 @@ from skymount.errors import (
 )
 from skymount.policies import WritePolicy
 from skymount.portal.ledger.ledger import Ledger
-from skymount.portal.ledger.owed_entry import OwedEntry
-from skymount.portal.ledger.pending_write import PendingStatus, PendingWrite
-from skymount.portal.ledger.revision_marks import EntryId
-from skymount.portal.registry.entry_state import EntryState
-from skymount.portal.registry.owed_sender import OwedSender
+from skymount.portal.ledger.outbox import Pending
+from skymount.portal.ledger.outbox import Pending, Status
+from skymount.portal.ledger.entries import EntryId
+from skymount.portal.registry.entry_reader import EntryState
+from skymount.portal.registry.sender import Sender
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import DELETED, MAX_REVISION, Entry, SignedEntry, hash_data_key
@@ -176,11 +176,11 @@ class Model(RuleBasedStateMachine):
         process = self.processes[by]
         self.change(name, None, None, lambda: process.delete(REFS[name], PAIR), cancel_after)
 
-    @precondition(lambda self: self.ledgers and self.ledgers[0].pending())
+    @precondition(lambda self: self.ledgers and unsent(self.ledgers[0]))
     @rule(data=st.data(), by=st.integers(0, 1), overwrite=st.booleans())
     def retry(self, data: st.DataObject, by: int, overwrite: bool) -> None:
         """Send something that is in the spool; if it is there already, older ones are given up."""
-        before = self.ledgers[0].pending()
+        before = unsent(self.ledgers[0])
         waiting = data.draw(st.sampled_from(before), "pending")
         name = self.name_of(waiting)
         process = self.processes[by]
@@ -194,11 +194,11 @@ class Model(RuleBasedStateMachine):
                 if self.name_of(each) == name and each.id < waiting.id:
                     self.unsent.pop((name, each.data), None)
 
-    @precondition(lambda self: self.ledgers and self.ledgers[0].pending())
+    @precondition(lambda self: self.ledgers and unsent(self.ledgers[0]))
     @rule(data=st.data())
     def drop(self, data: st.DataObject) -> None:
         """Give something up."""
-        waiting = data.draw(st.sampled_from(self.ledgers[0].pending()), "pending")
+        waiting = data.draw(st.sampled_from(unsent(self.ledgers[0])), "pending")
         assert self.ledgers[1].drop(waiting.id)
         self.unsent.pop((self.name_of(waiting), waiting.data), None)
 
@@ -211,7 +211,7 @@ class Model(RuleBasedStateMachine):
         process = self.processes[by]
         number = [portal.url for portal in self.portals].index(debt.portal)
         (client,) = (each for each in process.portals.clients if each.url == debt.portal)
-        sender = OwedSender(process, self.ledgers[by])
+        sender = Sender(process, self.ledgers[by])
         with contextlib.suppress(PortalError, StorageError):
             is_sent = self.run(sender.send, client, debt)
             there = self.at(self.portals[number], name)
@@ -227,7 +227,7 @@ class Model(RuleBasedStateMachine):
         others = [each for each in self.portals if each.url != debt.portal]
         there = [found for each in self.portals if (found := self.at(each, name))]
         return (
-            any(each.status is not PendingStatus.CONFLICT or each.data == data for each in kept)
+            any(each.status is not Status.CONFLICT or each.data == data for each in kept)
             or any(found.entry.data == data for found in there)
             or any(
                 is_behind(debt.signed.entry, found.entry)
@@ -365,10 +365,10 @@ class Model(RuleBasedStateMachine):
         return found
 
     def owed(self) -> list[OwedEntry]:
-        return self.ledgers[0].owed() if self.ledgers else []
+        return owed(self.ledgers[0]) if self.ledgers else []
 
-    def pending(self) -> list[PendingWrite]:
-        return self.ledgers[0].pending() if self.ledgers else []
+    def pending(self) -> list[Pending]:
+        return unsent(self.ledgers[0]) if self.ledgers else []
 
     def all_signed(self) -> set[SignedEntry]:
         """Return all that the owner's programs ever signed and sent."""
@@ -379,7 +379,7 @@ class Model(RuleBasedStateMachine):
         return signed.entry.tweak == REFS[name].tweak
 
     @staticmethod
-    def name_of(waiting: PendingWrite) -> str:
+    def name_of(waiting: Pending) -> str:
         assert waiting.data_key is not None
         return waiting.data_key
 

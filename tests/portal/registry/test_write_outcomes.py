@@ -15,7 +15,7 @@ from skymount.errors import (
 )
 from skymount.portal.http.response import Response
 from skymount.portal.ledger.ledger import Ledger
-from skymount.portal.ledger.pending_write import PendingStatus
+from skymount.portal.ledger.outbox import Status
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.registry_entry import SignedEntry
 from tests.fakes.entries import FakeRegistry, portals_of
@@ -36,7 +36,7 @@ async def test_failed_write_is_in_the_spool(
     with pytest.raises(PortalError):
         await alone.write(ref("b"), PAIR, b"asked", None)
     assert pending(ledger) == [(b"unasked", None), (b"asked", 0)]
-    assert all(each.reason for each in ledger.pending())
+    assert all(each.reason for each in unsent(ledger))
 
 
 async def test_write_that_is_cancelled_when_it_is_done(ledger: Ledger, autojump_clock: object):
@@ -70,7 +70,7 @@ async def test_write_that_is_cancelled_is_in_the_spool(
         assert scope.cancelled_caught
     one.before = lambda: None
     assert pending(ledger) == [(b"unasked", None), (b"asked", 0)]
-    assert {each.reason for each in ledger.pending()} == {"interrupted"}
+    assert {each.reason for each in unsent(ledger)} == {"interrupted"}
     assert (await alone.write(ref(), PAIR, b"asked", None)).revision == 1
     assert pending(ledger) == []
 
@@ -81,16 +81,16 @@ async def test_status_of_what_is_spooled(
     """G12: what failed because no portal answered waits for one, of its portals; nothing else."""
     for number, (fault, status) in enumerate(
         [
-            ("down", PendingStatus.WAITING),
-            ("slow", PendingStatus.WAITING),
-            ("denied", PendingStatus.FAILED),
+            ("down", Status.WAITING),
+            ("slow", Status.WAITING),
+            ("denied", Status.FAILED),
         ]
     ):
         one.faults = [fault] * 3
         with pytest.raises(PortalError):
             await alone.write(ref(str(number)), PAIR, b"x", None)
-        assert ledger.pending()[-1].status is status
-        assert ledger.pending()[-1].portals == (one.url,)
+        assert unsent(ledger)[-1].status is status
+        assert unsent(ledger)[-1].portals == (one.url,)
 
 
 class FullLedger(Ledger):
@@ -152,7 +152,7 @@ async def test_without_a_portal_to_write_to_nothing_is_signed(ledger: Ledger):
         await entries.write(ref(), PAIR, b"ours", None)
     with pytest.raises(ReadOnlyPortalError):
         await entries.delete(ref(), PAIR)
-    (kept,) = ledger.pending()
+    (kept,) = unsent(ledger)
     assert (kept.data, kept.signed, kept.portals) == (b"ours", None, ())
-    assert kept.status is PendingStatus.FAILED
+    assert kept.status is Status.FAILED
     assert mirror.posts == []

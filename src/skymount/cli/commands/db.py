@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from skymount.content.fetch.reader import ContentReader
     from skymount.content.model.skyfile import Skyfile
     from skymount.content.opening import Content
-    from skymount.portal.ledger.revision_marks import EntryId
+    from skymount.portal.ledger.entries import EntryId
     from skymount.settings import Config
     from skymount.wire.skylink import Skylink
 

@@ -241,14 +241,13 @@ def _terminate(daemon: int, path: str) -> None:
 def _warn_of_pending() -> None:
     """Warn of pending registry entries, which only a mount would post by itself."""
     from skymount.portal.ledger.ledger import Ledger
-    from skymount.portal.ledger.owed_entry import owed_summary
-    from skymount.portal.ledger.pending_write import summary
+    from skymount.portal.ledger.outbox import owed_summary, summary
 
     with contextlib.closing(Ledger.of_user()) as ledger:
         if not ledger.path.exists():
             return
         try:
-            texts = [summary(ledger.pending()), owed_summary(ledger.owed_totals())]
+            texts = [summary(ledger.pending()), owed_summary(ledger.totals())]
         except StorageError as error:
             texts = [str(error)]
     for text in filter(None, texts):

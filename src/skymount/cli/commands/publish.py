@@ -14,7 +14,7 @@ from skymount.wire.skylink import Skylink
 
 if TYPE_CHECKING:
     from skymount.content.opening import Content
-    from skymount.portal.registry.entry_state import EntryState
+    from skymount.portal.registry.entry_reader import EntryState
     from skymount.settings import Config
     from skymount.upload_selection.selection import SelectionRules
 

@@ -18,7 +18,7 @@ from skymount.wire.skylink import split_link
 
 if TYPE_CHECKING:
     from skymount.content.opening import Content
-    from skymount.portal.registry.entry_state import EntryState
+    from skymount.portal.registry.entry_reader import EntryState
     from skymount.settings import Config
 
 _INPUT_LIMIT = 1 << 10  # bytes read from standard input; an entry holds 113

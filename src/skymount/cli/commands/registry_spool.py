@@ -10,8 +10,6 @@ from skymount.cli.options import portal_options
 from skymount.cli.output import emit, json_option, warn
 from skymount.cli.pending_entries import (
     key_names,
-    owed_facts,
-    owed_row,
     pending_facts,
     pending_row,
     sent_fact,
@@ -28,9 +26,7 @@ from skymount.errors import (
 
 if TYPE_CHECKING:
     from skymount.content.opening import Content
-    from skymount.portal.ledger.ledger import Ledger
-    from skymount.portal.ledger.owed_entry import OwedEntry
-    from skymount.portal.ledger.pending_write import PendingWrite
+    from skymount.portal.ledger.outbox import Pending
     from skymount.settings import Config
     from skymount.wire.key_pair import SigningKeyPair
 
@@ -52,18 +48,10 @@ def pending(as_json: bool) -> None:
       skymount registry retry
     """
     with open_ledger() as ledger:
-        found, owed = ledger.pending(), ledger.owed()
-    names = key_names() if found or owed else {}
-    emit(
-        [*map(pending_facts, found), *map(owed_facts, owed)],
-        as_json,
-        table(
-            [
-                *(pending_row(each, names) for each in found),
-                *(owed_row(each, names) for each in owed),
-            ]
-        ),
-    )
+        found = ledger.pending()
+    names = key_names() if found else {}
+    rows = [pending_row(each, names) for each in found]
+    emit([pending_facts(each) for each in found], as_json, table(rows))
 
 
 @click.command()
@@ -89,21 +77,21 @@ def retry(numbers: tuple[int, ...], overwrite: bool, settings: "Config", as_json
       skymount registry retry
       skymount registry retry --overwrite 3
     """
-    from skymount.cli.owed_entries import send_owed
     from skymount.cli.session import change
 
     with open_ledger() as ledger:
-        chosen = _chosen(_all(ledger), numbers)
-        writes, owed = _split(chosen)
+        chosen = _chosen(ledger.pending(), numbers)
+        writes = [each for each in chosen if not each.accepted]
+        owed = [each for each in chosen if each.accepted]
         pairs = {key: _pair(key) for key in {each.public_key for each in writes}}
 
         async def send(opened: "Content") -> list[dict[str, Any]]:
             posted = await _send_all(opened, writes, pairs, overwrite=overwrite)
-            return [*posted, *(await send_owed(opened, owed))]
+            return [*posted, *(await _send_owed(opened, owed))]
 
         interrupted = "what was not sent stays pending, see `skymount registry pending`"
         sent = change(settings, send, interrupted=interrupted) if chosen else []
-        left = {each.id for each in _all(ledger)}
+        left = {each.id for each in ledger.pending()}
     emit(
         sent,
         as_json,
@@ -116,7 +104,7 @@ def retry(numbers: tuple[int, ...], overwrite: bool, settings: "Config", as_json
 
 async def _send_all(
     content: "Content",
-    chosen: "Sequence[PendingWrite]",
+    chosen: "Sequence[Pending]",
     pairs: "dict[bytes, SigningKeyPair | None]",
     *,
     overwrite: bool,
@@ -124,8 +112,8 @@ async def _send_all(
     """Post changes in order; one that only an earlier one of them superseded is posted too."""
     import trio
 
-    from skymount.portal.ledger.pending_write import PendingStatus
-    from skymount.portal.ledger.revision_marks import EntryId
+    from skymount.portal.ledger.entries import EntryId
+    from skymount.portal.ledger.outbox import Status
 
     registry, ledger = content.registry, content.ledger
     sent: list[dict[str, Any]] = []
@@ -139,7 +127,7 @@ async def _send_all(
                 known = registry.recall(entry)
                 if known is None or posted.get(entry) != known.revision:
                     pending = ledger.get(each.id)
-                    if pending is None or pending.status is PendingStatus.CONFLICT:
+                    if pending is None or pending.status is Status.CONFLICT:
                         raise
                     await trio.to_thread.run_sync(ledger.drop, each.id)
                     warn_of_dropped(each, error.message)
@@ -151,6 +139,39 @@ async def _send_all(
         else:
             posted[entry] = state.revision
             sent.append(sent_fact(each, state.revision))
+    return sent
+
+
+async def _send_owed(content: "Content", owed: "Sequence[Pending]") -> list[dict[str, Any]]:
+    """Send portals entries, and first the content behind them that they lack; return what was
+    sent. Warn of what was not, and of writes that something newer won over.
+    """
+    from skymount.portal.registry.sender import Sender
+
+    clients = {client.url: client for client in content.portals.writable_clients}
+    before = {each.id for each in content.ledger.pending() if not each.accepted}
+    sent: list[dict[str, Any]] = []
+    send_content = None
+    if any(each.lacking for each in owed):
+        from skymount.content.replication.replicator import Replicator
+
+        send_content = Replicator(content.portals, content.reader).replicate
+    sender = Sender(content.registry, content.ledger, send_content=send_content)
+    for each in owed:
+        (portal,) = each.portals
+        client = clients.get(portal)
+        if client is None:
+            text = "is not among the portals that this command writes to"
+            warn(f"{each.id}: {portal} {text}")
+            continue
+        try:
+            if await sender.send_owed(client, each):
+                sent.append(sent_fact(each, each.entry.revision))
+        except SkymountError as error:
+            warn(f"{each.id}: {error}")
+    for kept in content.ledger.pending():
+        if not kept.accepted and kept.id not in before:
+            warn(f"{kept.id}: {kept.reason}; it is kept as a change in conflict")
     return sent
 
 
@@ -167,11 +188,8 @@ def drop(numbers: tuple[int, ...], everything: bool) -> None:
     if bool(numbers) == everything:
         raise click.UsageError("name what to drop by its numbers, or use --all")
     with open_ledger() as ledger:
-        writes, owed = _split(_chosen(_all(ledger), numbers))
-        for write in writes:
-            ledger.drop(write.id)
-        for each in owed:
-            ledger.drop_owed(each.id)
+        for each in _chosen(ledger.pending(), numbers):
+            ledger.drop(each.id)
 
 
 @click.command()
@@ -195,22 +213,7 @@ def forget(entry: EntryArgument, seen: bool) -> None:
             raise NotFoundError(f"{entry.data_key}: no such entry is listed")
 
 
-def _all(ledger: "Ledger") -> "list[PendingWrite | OwedEntry]":
-    return [*ledger.pending(), *ledger.owed()]
-
-
-def _split(
-    found: "Sequence[PendingWrite | OwedEntry]",
-) -> "tuple[list[PendingWrite], list[OwedEntry]]":
-    from skymount.portal.ledger.owed_entry import OwedEntry
-
-    owed = [each for each in found if isinstance(each, OwedEntry)]
-    return [each for each in found if not isinstance(each, OwedEntry)], owed
-
-
-def _chosen(
-    pending: "Sequence[PendingWrite | OwedEntry]", numbers: Sequence[int]
-) -> "list[PendingWrite | OwedEntry]":
+def _chosen(pending: "Sequence[Pending]", numbers: Sequence[int]) -> "list[Pending]":
     """Return the changes with these numbers, or all but those being posted; oldest first."""
     found = {each.id: each for each in pending}
     if not numbers:

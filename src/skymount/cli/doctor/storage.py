@@ -11,8 +11,7 @@ from skymount.content.cache.block_store import BlockStore
 from skymount.errors import CacheError, StorageError
 from skymount.portal.ledger import ledger
 from skymount.portal.ledger.ledger import Ledger
-from skymount.portal.ledger.owed_entry import owed_summary
-from skymount.portal.ledger.pending_write import summary
+from skymount.portal.ledger.outbox import owed_summary, summary
 from skymount.settings import Config
 from skymount.storage.write_check import free_space, write_problem
 from skymount.wording import readable_size
@@ -62,7 +61,7 @@ def check_ledger(path: Path) -> Finding:
     with contextlib.closing(Ledger(path)) as opened:
         try:
             opened.prepare()
-            texts = summary(opened.pending()), owed_summary(opened.owed_totals())
+            texts = summary(opened.pending()), owed_summary(opened.totals())
         except StorageError as error:
             return failure(subject, str(error))
     text = "; ".join(filter(None, texts))

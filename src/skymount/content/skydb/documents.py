@@ -27,8 +27,8 @@ from skymount.portal.client.base import PortalReader
 from skymount.portal.client.upload import UploadBody, send
 from skymount.portal.failover.portals import Portals
 from skymount.portal.http.connection_pool import in_background
-from skymount.portal.ledger.revision_marks import EntryId
-from skymount.portal.registry.entry_state import EntryState
+from skymount.portal.ledger.entries import EntryId
+from skymount.portal.registry.entry_reader import EntryState
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.portal.uploads.entry_content import write_entry
 from skymount.portal.uploads.upload import upload_to_all

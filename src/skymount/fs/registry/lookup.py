@@ -46,7 +46,7 @@ from skymount.fs.subtree import (
     Subtree,
     refuse,
 )
-from skymount.portal.ledger.revision_marks import EntryId
+from skymount.portal.ledger.entries import EntryId
 from skymount.settings import DEFAULTS
 from skymount.wire.registry_entry import DATA_LIMIT
 

@@ -17,7 +17,7 @@ from skymount.fs.registry.file_names import KeyFileNames
 from skymount.fs.registry.listing_readahead import ListingReadahead
 from skymount.fs.registry.write_buffer import FileData, WriteBuffer
 from skymount.fs.subtree import InodeAttributes, refuse
-from skymount.portal.ledger.revision_marks import EntryId
+from skymount.portal.ledger.entries import EntryId
 
 SCRATCH_LIMIT = 256  # scratch files in one key's directory
 _SCRATCH_TOTAL = 4  # scratch files of the largest size that a key's directory has room for

@@ -12,7 +12,7 @@ from skymount.fs.registry.nodes import EntryFile
 from skymount.fs.registry.store import KeyFileStore, S, changed_ns
 from skymount.fs.registry.write_buffer import FileData, WriteBuffer
 from skymount.fs.subtree import os_error, refuse
-from skymount.portal.ledger.revision_marks import EntryId
+from skymount.portal.ledger.entries import EntryId
 from skymount.wire.key_pair import SigningKeyPair
 
 

@@ -5,7 +5,7 @@ import time
 from typing import Protocol, TypeVar
 
 from skymount.fs.registry.write_buffer import FileData
-from skymount.portal.ledger.revision_marks import EntryId
+from skymount.portal.ledger.entries import EntryId
 from skymount.wire.key_pair import SigningKeyPair
 
 

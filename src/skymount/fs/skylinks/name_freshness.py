@@ -8,8 +8,7 @@ from skymount.fs.skylinks.name_loader import NameLoader
 from skymount.fs.skylinks.name_table import NameTable
 from skymount.fs.skylinks.revalidation import BackgroundRevalidation
 from skymount.fs.subtree import IMMUTABLE_TIMEOUT
-from skymount.portal.registry.cached_resolution import NEGATIVE_TTL
-from skymount.portal.registry.name_resolver import NameResolver
+from skymount.portal.registry.name_resolver import NEGATIVE_TTL, NameResolver
 
 
 class NameFreshness:

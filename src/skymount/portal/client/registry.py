@@ -18,7 +18,8 @@ from skymount.errors import (
 )
 from skymount.portal.client import arguments
 from skymount.portal.http.client import HttpClient
-from skymount.portal.ledger.revision_marks import EntryId, RevisionMarks, VerifiedEntry
+from skymount.portal.ledger.entries import EntryId
+from skymount.portal.ledger.revision_marks import RevisionMarks, VerifiedEntry
 from skymount.settings import CallOptions, CommonOptions, PortalOptions
 from skymount.wire.http import requests, responses
 from skymount.wire.registry_entry import MAX_REVISION, UPDATE_LIMIT, Entry, SignedEntry, entry_link

@@ -16,7 +16,7 @@ from skymount.portal.client.upload import UploadBody, send
 from skymount.portal.client.verification import ContentProofs
 from skymount.portal.http.client import HttpClient
 from skymount.portal.http.request import Call
-from skymount.portal.ledger.revision_marks import EntryId
+from skymount.portal.ledger.entries import EntryId
 from skymount.settings import CallOptions, CommonOptions, PortalOptions
 from skymount.wire.http import requests
 from skymount.wire.registry_entry import DELETED, Entry, linked_skylink

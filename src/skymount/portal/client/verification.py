@@ -24,7 +24,8 @@ from skymount.portal.client.content_check import (
     SizeCheck,
 )
 from skymount.portal.http.client import HttpClient
-from skymount.portal.ledger.revision_marks import EntryId, RevisionMarks
+from skymount.portal.ledger.entries import EntryId
+from skymount.portal.ledger.revision_marks import RevisionMarks
 from skymount.settings import PortalOptions
 from skymount.wire import base_sector, merkle
 from skymount.wire.http import requests

@@ -7,7 +7,7 @@ recorded for the next time.
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar, TypeVarTuple
 
@@ -15,14 +15,15 @@ import trio
 from cachetools import LRUCache
 
 from skymount.errors import BadContentError, MalformedError, RolledBackError, StorageError
-from skymount.portal.ledger.ledger import Ledger
-from skymount.portal.ledger.rollback import (
+from skymount.portal.ledger.entries import (
+    EntryId,
     RevisionMark,
     is_rolled_back,
     later,
     raised,
     rollback_reason,
 )
+from skymount.portal.ledger.ledger import Ledger
 from skymount.wire.registry_entry import Entry, SignedEntry
 from skymount.wire.skylink import Skylink
 
@@ -33,19 +34,6 @@ _LEDGER_THREADS = 4  # at most; most of the time they wait for the disk
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class EntryId:
-    """Names an entry."""
-
-    public_key: bytes
-    tweak: bytes
-    data_key: str | None = field(default=None, compare=False)  # None when only its hash is known
-
-    def __str__(self) -> str:
-        name = self.tweak.hex() if self.data_key is None else ascii(self.data_key)
-        return f"{self.public_key.hex()}/{name}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,39 +1,143 @@
-"""Reading registry entries from all portals: verified, never rolled back, and cached."""
+"""Reading registry entries from all portals: verified, never rolled back, cached; and read repair:
+a portal that turns out to be behind is owed the newest entry that is known.
+"""
 
 import copy
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
-from typing import Self
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 import trio
-from cachetools import LRUCache
+from cachetools import LRUCache, TTLCache
 
 from skymount.errors import (
     BadContentError,
     NotFoundError,
     PortalError,
     RolledBackError,
+    StaleEntryError,
     StorageError,
+    UnavailableError,
 )
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.registry import GET_TIMEOUT, Registry
 from skymount.portal.failover.portals import Portals
 from skymount.portal.http.connection_pool import in_background
+from skymount.portal.ledger.entries import (
+    EntryId,
+    RevisionMark,
+    check_not_frozen,
+    is_rolled_back,
+    raised,
+)
 from skymount.portal.ledger.ledger import Ledger
-from skymount.portal.ledger.revision_marks import EntryId, RevisionMarks
-from skymount.portal.ledger.rollback import is_rolled_back
-from skymount.portal.registry.entry_state import EntryState, is_news, is_same, newest
-from skymount.portal.registry.read_repair import ReadRepair
-from skymount.wire.registry_entry import SignedEntry
+from skymount.portal.ledger.outbox import Status
+from skymount.portal.ledger.revision_marks import RevisionMarks
+from skymount.wire.registry_entry import MAX_REVISION, SignedEntry
+
+REPAIR_TIME = 300.0
+"""Seconds in which a portal is owed the same revision of an entry at most once."""
 
 _CACHED_ENTRIES = 10_000  # about a KiB each
 _LOGGED_ONCE = 1_000  # rejections that are logged only once
+_REPAIRS = 10_000  # that are remembered
+_BEHIND = "a read found it there in an older revision, or not at all"
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EntryState:
+    """What the registry held at some time."""
+
+    signed: SignedEntry | None  # verified; None when there was no such entry
+    requested_at: float  # when the request for this began, by trio's clock
+    seen_at: float  # when this machine first saw this revision, in seconds since 1970
+    answered_at: float  # when the answer came, by trio's clock
+
+    @property
+    def data(self) -> bytes | None:
+        """None when the entry is absent or deleted."""
+        if self.signed is None or self.signed.entry.is_deleted:
+            return None
+        return self.signed.entry.data
+
+    @property
+    def revision(self) -> int:
+        """-1 when the entry is absent."""
+        return -1 if self.signed is None else self.signed.entry.revision
+
+    @property
+    def mark(self) -> RevisionMark | None:
+        return raised(None, self.signed.entry, self.seen_at) if self.signed else None
+
+
+def is_same(one: EntryState, other: EntryState) -> bool:
+    """Whether revision and content are the same; signatures may differ."""
+    if one.signed is None or other.signed is None:
+        return one.signed is other.signed
+    return one.signed.entry == other.signed.entry
+
+
+def is_news(old: EntryState | None, new: EntryState) -> bool:
+    """Whether a state replaces the cached one, in whatever order the answers came."""
+    if old is None or old.signed is None:
+        return old is None or new.signed is not None or new.requested_at >= old.requested_at
+    if new.signed is None or is_same(old, new):
+        return new.requested_at >= old.requested_at
+    return not is_rolled_back(old.mark, new.signed.entry)
+
+
+def newest(states: Sequence[EntryState]) -> EntryState:
+    """Return the state that the registry's rules prefer, of at least one."""
+    found = states[0]
+    for each in states[1:]:
+        if is_behind(found, each):
+            found = each
+    return found
+
+
+def is_behind(one: EntryState | None, other: EntryState) -> bool:
+    """Whether a portal with one state, or without the entry, would take the other one."""
+    if one is None or one.signed is None:
+        return other.signed is not None
+    if other.signed is None or one.signed.entry.revision == MAX_REVISION:
+        return False
+    return is_rolled_back(other.mark, one.signed.entry)
+
+
+def needs_post(base: EntryState | None, current: EntryState, wanted: bytes) -> bool:
+    """Whether a change is to be posted: not if somebody else has written this content meanwhile.
+
+    `base` is None for a whole rewrite. StaleEntryError when somebody else changed the entry,
+    FrozenEntryError when nobody can any more.
+    """
+    if base is None or is_same(base, current):
+        return True
+    if current.signed is not None and current.signed.entry.data == wanted:
+        return False
+    check_not_frozen(current.revision)
+    made_from = "nothing" if base.signed is None else f"revision {base.revision}"
+    raise StaleEntryError(
+        f"the entry was changed by somebody else: {described(current)}, "
+        f"the change was made from {made_from}"
+    )
+
+
+def described(state: EntryState) -> str:
+    """Return what has become of an entry, for a message."""
+    return "it is gone" if state.signed is None else f"it has revision {state.revision}"
+
+
+def status_after(error: BaseException, base: EntryState | None) -> Status:
+    """Return the status of a write whose posting failed: WAITING unless it was refused."""
+    if isinstance(error, UnavailableError | StorageError | trio.Cancelled):
+        return Status.WAITING
+    is_conflict = isinstance(error, StaleEntryError) and base is not None
+    return Status.CONFLICT if is_conflict else Status.FAILED
 
 
 class _SharedRequest:
@@ -82,18 +186,6 @@ class EntryReader:
         if self.marks.ledger is None:
             raise StorageError("a ledger is needed to change entries")
         return self.marks.ledger
-
-    def at(self, urls: Collection[str]) -> Self | None:
-        """Return the same over those of the portals that take writes, each tried once; None without
-        any.
-        """
-        chosen = [client for client in self.portals.writable_clients if client.url in urls]
-        if not chosen:
-            return None
-        found = copy.copy(self)
-        once = replace(self.portals.config, rounds=1, wakes=False)
-        found.portals = replace(self.portals, clients=chosen, config=once)
-        return found
 
     def watch(self, changed: Callable[[EntryId, EntryState], None]) -> None:
         """Call `changed` with the new state, from the event loop, whenever an entry changes."""
@@ -174,22 +266,23 @@ class EntryReader:
         *,
         enough: int | None = None,
         seen: EntryState | None = None,
+        among: Portals | None = None,
     ) -> EntryState:
-        """Ask all portals now. If others fail, an entry is absent if `enough` of them say so; but
-        if it is the entry of a `seen` state, which is the newest that this machine saw, they have
-        lost it, and that state is returned.
+        """Ask all portals now, or those `among` them. If others fail, an entry is absent if
+        `enough` of them say so; but if it is the entry of a `seen` state, which is the newest that
+        this machine saw, they have lost it, and that state is returned.
 
         Unless `seen` is given, RolledBackError if none of several portals has what was seen before.
         """
         begun, since = trio.current_time(), self._clock()
         try:
-            return await self._ask_all(ref, named, enough=enough)
+            return await self._ask_all(ref, named, enough=enough, among=among)
         except NotFoundError as error:
             if isinstance(error, _PartlyAbsentError) and seen is not None and seen.signed:
                 mark = await self.marks.find(ref)
                 if not is_rolled_back(mark, seen.signed.entry):
                     return seen
-            elif seen is None and (lost := await self._lost(ref, since)):
+            elif seen is None and (lost := await self._lost(ref, since, among)):
                 text = f"registry entry {ref}: no portal has it; revision {lost.entry.revision}"
                 raise RolledBackError(f"{text} was seen before", url=error.url) from None
             old = self._cache.get(ref)
@@ -197,13 +290,13 @@ class EntryReader:
             seen_at = old.seen_at if old and was_absent else self._clock()
             return self.store(ref, EntryState(None, begun, seen_at, trio.current_time()))
 
-    async def _lost(self, ref: EntryId, since: float) -> SignedEntry | None:
+    async def _lost(self, ref: EntryId, since: float, among: Portals | None) -> SignedEntry | None:
         """Return what was seen before of an entry that none of several portals has; None if its
         owner deleted it.
 
         What was seen `since` then may have been on its way when the portals were asked.
         """
-        if len(self.portals.clients) < 2:
+        if len((among or self.portals).clients) < 2:
             return None
         mark = await self.marks.find(ref)
         if mark is None or mark.seen_at >= since:
@@ -211,7 +304,9 @@ class EntryReader:
         found = await self.marks.newest(ref)
         return None if found is None or found.entry.is_deleted else found
 
-    async def ask_to_replace(self, ref: EntryId, *, enough: int | None = None) -> EntryState:
+    async def ask_to_replace(
+        self, ref: EntryId, *, enough: int | None = None, among: Portals | None = None
+    ) -> EntryState:
         """Ask on behalf of a write that replaces the entry: a rolled back entry counts as absent.
 
         A portal may have lost the entry and restored an old one; its owner can correct that. The
@@ -220,7 +315,7 @@ class EntryReader:
         """
         begun = trio.current_time()
         try:
-            return await self._ask_all(ref, to_replace=True, enough=enough)
+            return await self._ask_all(ref, to_replace=True, enough=enough, among=among)
         except NotFoundError:
             return EntryState(None, begun, self._clock(), trio.current_time())
 
@@ -231,6 +326,7 @@ class EntryReader:
         *,
         to_replace: bool = False,
         enough: int | None = None,
+        among: Portals | None = None,
     ) -> EntryState:
         """Ask all portals; return and cache the newest state. Late answers are cached too.
 
@@ -264,7 +360,7 @@ class EntryReader:
             return to_replace and (enough is None or len(absent) < enough)
 
         try:
-            return self.store(ref, newest(await self.portals.poll(ask, insists=insists)))
+            return self.store(ref, newest(await (among or self.portals).poll(ask, insists=insists)))
         except NotFoundError:
             raise
         except PortalError as error:
@@ -316,4 +412,74 @@ class EntryReader:
         values = (error.url, ref, error.message)
         if values not in self._logged:
             self._logged[values] = None
-            _log.warning("%s: registry entry %s is not believed: %s", *values)
+            log.warning("%s: registry entry %s is not believed: %s", *values)
+
+
+class ReadRepair:
+    """Which portals are behind, as reads find out."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        marks: RevisionMarks,
+        portals: Collection[str],
+        nursery: trio.Nursery,
+        owed: Callable[[], None],
+    ) -> None:
+        """`portals` are the addresses of those that may be repaired. `owed` is called when one is
+        owed something new.
+        """
+        self._ledger = ledger
+        self._marks = marks
+        self._portals = frozenset(portals)
+        self._nursery = nursery
+        self._owed = owed
+        self._has_repaired = False
+        self._repaired: TTLCache[tuple[str, EntryId], bytes] = TTLCache(
+            _REPAIRS, REPAIR_TIME, trio.current_time
+        )  # the signature of what it was owed
+
+    def compare(self, ref: EntryId, answers: Mapping[str, EntryState | None], asked: float) -> None:
+        """Take what portals said of an entry when they were `asked`, by the ledger's clock; None:
+        absent, or older than what was seen.
+        """
+        states = [state for state in answers.values() if state is not None]
+        best = newest(states) if states else None
+        behind = []
+        for portal, state in answers.items():
+            if state is None or (best is not None and is_behind(state, best)):
+                behind.append(portal)
+            elif self._has_repaired:
+                self._repaired.pop((portal, ref), None)
+        wanted = self._portals.intersection(behind)
+        if wanted:
+            self._nursery.start_soon(self._owe, ref, wanted, best, asked)
+
+    async def _owe(
+        self, ref: EntryId, portals: Collection[str], best: EntryState | None, asked: float
+    ) -> None:
+        try:
+            await self._owe_newest(ref, portals, best, asked)
+        except StorageError as error:
+            log.info("registry entry %s: portals that lack it are not repaired: %s", ref, error)
+        except Exception:  # a bug must not end the mount
+            log.exception("registry entry %s: read repair failed", ref)
+
+    async def _owe_newest(
+        self, ref: EntryId, portals: Collection[str], best: EntryState | None, asked: float
+    ) -> None:
+        found = await self._marks.in_thread(self._ledger.newest_entry, ref.public_key, ref.tweak)
+        if found is None:
+            return
+        if best is None or best.signed != found:
+            mark = await self._marks.find(ref)
+            if mark is None or mark.seen_at >= asked:
+                return  # it was written since: the portals may have it by now
+        last = found.signature
+        behind = [each for each in portals if self._repaired.get((each, ref)) != last]
+        self._has_repaired = True
+        self._repaired.update({(portal, ref): last for portal in behind})
+        if behind:
+            owe = self._ledger.owe
+            if await self._marks.in_thread(owe, found, ref.data_key, behind, _BEHIND):
+                self._owed()

@@ -1,9 +1,9 @@
 """Posts signed entries to all portals that take writes, at once."""
 
 import logging
-import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import trio
 
@@ -21,7 +21,7 @@ from skymount.portal.client.base import PortalReader
 from skymount.portal.client.registry import GET_TIMEOUT, Registry
 from skymount.portal.failover.portals import Portals
 from skymount.portal.failover.race import Race, Runner, enough
-from skymount.portal.ledger.owed_entry import LACKS_CONTENT, Debt, lacking_debts
+from skymount.portal.ledger.outbox import LACKS_CONTENT
 from skymount.portal.registry.entry_reader import EntryReader
 from skymount.wire.registry_entry import SignedEntry, check_update
 
@@ -36,8 +36,10 @@ class Posted:
 
     taken_by: tuple[str, ...]
     """The addresses of portals that have it."""
-    debts: tuple[Debt, ...] = ()
-    """What the others are owed."""
+    left: Mapping[str, str] = field(default_factory=dict)
+    """Of those that do not take it now: why."""
+    late: Mapping[str, str] = field(default_factory=dict)
+    """Of those that are still at it."""
     recorded: trio.Event = field(default_factory=trio.Event)
     """To be set once this is in the ledger."""
 
@@ -51,18 +53,16 @@ class Posting:
         policy: WritePolicy = WritePolicy.ANY,
         *,
         look: float = GET_TIMEOUT,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         """`policy` says how many portals must take an entry, `look` is the seconds that a portal
-        may look for one, `clock` the ledger's.
+        may look for one.
         """
-        self.on_owed: Callable[[], None] = lambda: None
-        """Called when portals are owed something new."""
+        self.on_pending: Callable[[], None] = lambda: None
+        """Called when there is something new to be sent."""
         self._slow: set[PortalReader] = set()  # late with the last post: it is not waited for
         self._entries = entries
         self.policy = policy
         self._look = look
-        self._clock = clock
 
     async def post(
         self, portals: Portals, signed: SignedEntry, lacking: Collection[str] = ()
@@ -71,7 +71,7 @@ class Posting:
         something newer. PortalError when too few took it.
         """
         if len(portals.clients) == 1 and portals.clients[0].url not in lacking:
-            return await self._post_to_only(portals, signed, lacking)
+            return await self._post_to_only(portals, signed)
         requested_at = trio.current_time()
 
         async def post(portal: PortalReader) -> SignedEntry | None:
@@ -110,23 +110,16 @@ class Posting:
         errors = race.shortfalls()
         if len(race.answers) < needed:
             raise _too_few(errors, len(race.answers), needed, len(portals.clients))
-        debts = lacking_debts(lacking)
-        for is_posting, found in ((False, errors), (True, race.late)):
-            debts += [
-                Debt(client.url, str(error), is_posting=is_posting, is_own=True)
-                for client, error in found.items()
-            ]
-        taken_by = tuple(client.url for client in race.answers)
-        return Posted(taken_by, tuple(debts), race.handled)
+        left, late = (
+            {client.url: str(error) for client, error in found.items()}
+            for found in (errors, race.late)
+        )
+        return Posted(tuple(client.url for client in race.answers), left, late, race.handled)
 
-    async def _post_to_only(
-        self, portals: Portals, signed: SignedEntry, lacking: Collection[str]
-    ) -> Posted | None:
+    async def _post_to_only(self, portals: Portals, signed: SignedEntry) -> Posted | None:
         async def post(portal: PortalReader) -> Posted | None:
             refusal = await self._post(portal, signed)
-            return Posted((portal.url,), debts) if refusal is None else None
-
-        debts = tuple(lacking_debts(lacking))
+            return Posted((portal.url,)) if refusal is None else None
 
         return await portals.first(post, hedged=False)
 
@@ -167,7 +160,7 @@ class Posting:
             if ledger is not None and behind:
                 reason = f"{portal} has a newer one"
                 await self._entries.marks.in_thread(ledger.owe, held, None, behind, reason)
-                self.on_owed()
+                self.on_pending()
         except (BadContentError, StorageError) as error:
             _log.info("%s", error)
 
@@ -185,11 +178,9 @@ class Posting:
         try:
             with trio.CancelScope(shield=True):
                 if isinstance(answer, PortalError):
-                    next_at = self._clock() + _FIRST_PAUSE
-                    await self._entries.marks.in_thread(
-                        ledger.mark_owed_failed, signed, url, str(answer), next_at
-                    )
-                    self.on_owed()
+                    put_off = partial(ledger.put_off, signed, url, str(answer), _FIRST_PAUSE)
+                    await self._entries.marks.in_thread(put_off)
+                    self.on_pending()
                     return
                 if answer is not None:
                     await self.learn(answer, requested_at, url)

@@ -18,7 +18,7 @@ from skymount.errors import (
 )
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover.portals import Portals
-from skymount.portal.ledger.revision_marks import EntryId
+from skymount.portal.ledger.entries import EntryId
 from skymount.portal.registry.entry_reader import EntryReader
 from skymount.portal.registry.posting import Posting
 from skymount.server.http_error import HttpError

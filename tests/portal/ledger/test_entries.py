@@ -1,18 +1,20 @@
-"""Which entries were seen and used: revision marks and names."""
+"""Which entries were seen and used: revision marks and names, and how they are stored."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skymount.errors import MalformedError
-from skymount.portal.ledger.ledger import Ledger
-from skymount.portal.ledger.rollback import RevisionMark
-from skymount.portal.ledger.seen_ledger import ListedEntry
-from skymount.wire.registry_entry import DELETED, MAX_REVISION, Entry, hash_data_key
-from tests.portal.ledger.entries import KEY, OTHER, TWEAK, signed
+from skymount.portal.ledger import entries
+from skymount.portal.ledger.entries import EntryId, RevisionMark, is_rolled_back, raised
+from skymount.portal.ledger.ledger import Ledger, ListedEntry
+from skymount.wire.registry_entry import DELETED, MAX_REVISION, Entry
+from tests.portal.ledger.entries import KEY, OTHER, PAIR, TWEAK, by_work, signed
+
+REF = EntryId(KEY, TWEAK, "a")
 
 
 @pytest.fixture
@@ -32,9 +34,8 @@ def test_nothing_is_known_at_first(ledger: Ledger):
     assert ledger.pending() == []
     assert ledger.get(1) is None
     assert not ledger.drop(1)
-    assert not ledger.begin_retry(1)
-    assert ledger.mark_posted(1) is None
-    ledger.mark_failed(1, "no such thing")
+    assert not ledger.begin(1)
+    ledger.fail(1, "no such thing")
     assert not ledger.forget(KEY, TWEAK)
 
 
@@ -108,47 +109,6 @@ def test_unnamed_entries_are_not_listed(ledger: Ledger):
     assert ledger.highest_revision(KEY, TWEAK) == 3
 
 
-@settings(max_examples=50, deadline=None)
-@given(
-    key=st.text(st.characters(exclude_categories=["Cs"])),
-    data=st.binary(max_size=113),
-    revision=st.integers(0, MAX_REVISION),
-    kind=st.sampled_from([1, 2]),
-    reason=st.text(),
-)
-def test_every_field_comes_back(
-    key: str, data: bytes, revision: int, kind: int, reason: str, tmp_path_factory: object
-):
-    """Whatever an entry holds, it is the same after a restart."""
-    assume(hash_data_key(key) != TWEAK)  # one entry has one place in the spool
-    if kind == 2:
-        data = data.ljust(20, b"h")
-    assert isinstance(tmp_path_factory, pytest.TempPathFactory)
-    path = tmp_path_factory.mktemp("fields") / "l"
-    made = signed(data, revision, tweak=hash_data_key(key), kind=kind)
-    ledger = Ledger.open(path, lambda: 1000.0)
-    number = ledger.claim_revision(made, key)
-    ledger.mark_failed(number, reason)
-    held = ledger.add_unsigned(KEY, TWEAK, None, data, reason, revision)
-    ledger.close()
-    ledger = Ledger.open(path, lambda: 1000.0)
-    first, second = ledger.pending()
-    assert (first.id, first.public_key, first.tweak) == (number, KEY, made.entry.tweak)
-    assert (first.data_key, first.data, first.signed) == (key, data, made)
-    assert (first.base, first.created, first.is_posting) == (None, 1000.0, False)
-    assert first.reason == second.reason
-    assert first.reason.isprintable()
-    assert (second.id, second.tweak, second.data_key) == (held, TWEAK, None)
-    assert (second.data, second.signed, second.base) == (data, None, revision)
-    assert ledger.get(number) == first
-    assert ledger.highest_revision(KEY, made.entry.tweak) == revision
-    assert ledger.mark_posted(number) == RevisionMark(revision, made.entry.work, 1000.0)
-    assert ledger.listed_entries(KEY) == (
-        [] if data == DELETED else [ListedEntry(key, made.entry.tweak)]
-    )
-    ledger.close()
-
-
 def test_data_key_must_be_text(ledger: Ledger):
     """A name that cannot be UTF-8 is the caller's mistake."""
     with pytest.raises(MalformedError):
@@ -157,7 +117,7 @@ def test_data_key_must_be_text(ledger: Ledger):
 
 def test_mark_is_forgotten_and_its_revision_stays_taken(ledger: Ledger):
     """G4: an older entry is believed again. G12: no revision up to the mark is signed."""
-    ledger.claim_revision(signed(b"mine", 4), "a")
+    ledger.claim(REF, PAIR, b"mine", 3)
     ledger.record_seen(signed(b"theirs", 6), "a")
     assert ledger.forget(KEY, TWEAK, seen=True)
     assert ledger.mark_of(KEY, TWEAK) is None
@@ -173,3 +133,54 @@ def test_entry_of_a_link_is_found(ledger: Ledger):
     ledger.record_seen(signed(), "a", named=False)
     assert ledger.find_entry(signed().link) == (KEY, TWEAK)
     assert ledger.find_entry(signed(tweak=bytes(32)).link) is None
+
+
+@given(st.integers(0, MAX_REVISION), st.integers(0, MAX_REVISION))
+def test_revisions(one: int, two: int):
+    """All 64 bits come back, and are in the database's order as they are as numbers."""
+    stored = [entries.encode_revision(each) for each in (-1, one, two)]
+    assert [entries.decode_revision(each) for each in stored] == [-1, one, two]
+    assert (stored[1] < stored[2]) == (one < two)
+    assert stored[0] < stored[1]
+    assert entries.decode_revision(None) is None
+
+
+def test_data_keys():
+    """Any text comes back, also with NUL in it; half a surrogate pair is none."""
+    for text in ("", "a\0b", "ключ", None):
+        assert entries.decode_data_key(entries.encode_data_key(text)) == text
+    with pytest.raises(MalformedError, match="data key"):
+        entries.encode_data_key("\ud800")
+
+
+def test_mark_is_raised_and_never_lowered():
+    """A higher revision, or more work of the same one, is later; nothing else is."""
+    first, second, *_ = by_work(5)
+    mark = raised(None, first.entry, 1.0)
+    assert mark == RevisionMark(5, first.entry.work, 1.0)
+    assert raised(mark, first.entry, 2.0) is mark
+    later = raised(mark, second.entry, 2.0)
+    assert later == RevisionMark(5, second.entry.work, 2.0)
+    assert raised(later, first.entry, 3.0) is later
+    assert raised(later, signed(b"", 4).entry, 3.0) is later
+    assert raised(later, signed(b"", 6).entry, 3.0).revision == 6
+
+
+def test_rolled_back_is_what_the_registry_would_not_accept_after_the_mark():
+    """G4: lower revisions, and less work of the same one, are behind the mark."""
+    first, second, *_ = by_work(5)
+    mark = raised(None, second.entry, 1.0)
+    assert is_rolled_back(mark, first.entry)
+    assert is_rolled_back(mark, signed(b"", 4).entry)
+    assert not is_rolled_back(mark, second.entry)
+    assert not is_rolled_back(mark, signed(b"", 6).entry)
+    assert not is_rolled_back(None, first.entry)
+
+
+def test_frozen_entry_has_one_content():
+    """G11: of the last revision nothing but what was seen is believed."""
+    first, second, *_ = by_work(MAX_REVISION)
+    mark = raised(None, first.entry, 1.0)
+    assert is_rolled_back(mark, second.entry)
+    assert not is_rolled_back(mark, first.entry)
+    assert raised(mark, second.entry, 2.0) is mark
