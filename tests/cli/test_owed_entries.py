@@ -5,10 +5,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from skymount.portal.ledger.owed_entry import Debt
 
 from skymount.keyring import Keyring
 from skymount.portal.ledger.ledger import Ledger
-from skymount.portal.ledger.owed_entry import Debt
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import Entry, hash_data_key
 from tests.portal_process import running_portal

@@ -80,7 +80,7 @@ async def test_what_is_cancelled_can_still_note_it_in_the_ledger(home: Path) -> 
         finally:
             with trio.CancelScope(shield=True):
                 await trio.sleep(0)
-                noted.append(len(unsent(ledger)))
+                noted.append(len(ledger.pending()))
 
     async with open_at(URL) as content:
         content.ledger.prepare()
@@ -88,7 +88,7 @@ async def test_what_is_cancelled_can_still_note_it_in_the_ledger(home: Path) -> 
         await trio.testing.wait_all_tasks_blocked()
     assert noted == [0]
     with pytest.raises(StorageError):
-        unsent(content.ledger)
+        content.ledger.pending()
 
 
 async def test_what_could_not_be_remembered(home: Path, autojump_clock: object) -> None:

@@ -28,11 +28,11 @@ from skymount.fs.static_tree import StaticTree
 from skymount.fs.subtree import DirectoryEntry, InodeAttributes
 from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.entries import EntryId
-from skymount.portal.registry.name_resolver import Resolution
 from skymount.portal.registry.entry_reader import EntryState
 from skymount.portal.registry.name_resolver import (
     NameResolver,
     NameResolverConfig,
+    Resolution,
     ResolutionPath,
     ResolvableName,
 )

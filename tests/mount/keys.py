@@ -21,6 +21,7 @@ from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.outbox import Pending
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import Entry, SignedEntry, hash_data_key
+from tests.portal.ledger.entries import unsent
 from tests.server.registry_entries import put
 from tests.skymount_process import LIMIT, Mount, Sandbox, end
 

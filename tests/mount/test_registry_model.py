@@ -29,14 +29,15 @@ from hypothesis.stateful import (
 
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover.portals import Portals
+from skymount.portal.ledger.entries import EntryId
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.outbox import Pending
-from skymount.portal.ledger.entries import EntryId
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.settings import PortalOptions
 from skymount.wire.registry_entry import SignedEntry, hash_data_key
 from tests.mount.keys import HOME, Owner, Program, until
 from tests.mount.scripted import ScriptedPortal, scripted_portal
+from tests.portal.ledger.entries import unsent
 from tests.skymount_process import Mount, Sandbox, end
 
 EXAMPLES = 10

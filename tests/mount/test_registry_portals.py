@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from skymount.portal.ledger.outbox import Pending
 from skymount.wire.registry_entry import hash_data_key
 from tests.mount.keys import HOME, Owner, until
 from tests.mount.scripted import ScriptedPortal, scripted_portal
+from tests.portal.ledger import entries
 from tests.portal_process import PortalProcess, portal_process
 from tests.ports import unused_port
 from tests.skymount_process import Mount, Sandbox, run
@@ -69,9 +69,9 @@ def at(owner: Owner, portal: Portal, name: str = "x") -> bytes | None:
     return Owner(owner.sandbox, portal.url, owner.pair).data(name)
 
 
-def owed(owner: Owner) -> list[OwedEntry]:
+def owed(owner: Owner) -> list[Pending]:
     with owner.ledger() as ledger:
-        return owed(ledger)
+        return entries.owed(ledger)
 
 
 @pytest.mark.parametrize("then", ["goes on", "mounted again", "killed"])
@@ -89,7 +89,7 @@ def test_write_while_a_portal_is_away(sandbox: Sandbox, portals: list[Portal], t
         assert write(files, "new", "y")
         assert at(owner, one) == b"third"
         until(lambda: bool(mount.status()["owed_entries"]))
-        assert {each.portal for each in owed(owner)} == {two.url}
+        assert {each.portals[0] for each in owed(owner)} == {two.url}
         assert {each.signed.entry.data for each in owed(owner)} == {b"third", b"new"}
         if then == "killed":
             mount.daemon.signal(signal.SIGKILL)
@@ -160,7 +160,10 @@ def test_too_few_portals(sandbox: Sandbox, portals: list[Portal], policy: str) -
         assert not write(files, "second")
         assert "1 of 2 portals took it" in sandbox.log.read_text()
         kept = [each.data for each in owner.pending()]  # until a read finds it at the first portal
-        assert kept == [b"second"] or {each.portal for each in owed(owner)} == {one.url, two.url}
+        assert kept == [b"second"] or {each.portals[0] for each in owed(owner)} == {
+            one.url,
+            two.url,
+        }
         two.start()
         until(lambda: owner.pending() == [] and not owed(owner))
         assert at(owner, one) == at(owner, two) == b"second"

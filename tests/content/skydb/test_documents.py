@@ -29,8 +29,8 @@ from skymount.portal.client.base import PortalReader
 from skymount.portal.client.client import PortalClient
 from skymount.portal.client.upload import UploadBody, send
 from skymount.portal.failover.portals import Portals
-from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.entries import EntryId
+from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.registry.sender import Sender
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.key_pair import SigningKeyPair
@@ -41,6 +41,7 @@ from skymount.wire.skylink import Skylink
 from tests.fakes.content_stack import open_reader
 from tests.fakes.portal import FakePortal, body_is, running, status
 from tests.fakes.skyfiles import of_files, unverifiable
+from tests.portal.ledger.entries import owed, unsent
 from tests.portal_process import running_portal
 
 PAIR = SigningKeyPair.from_seed("the owner of documents in tests")
@@ -62,7 +63,7 @@ class Kit:
     ledger: Ledger
     replicator: Replicator
 
-    def sender(self) -> OwedSender:
+    def sender(self) -> Sender:
         return Sender(self.entries, self.ledger, send_content=self.replicator.replicate)
 
     async def upload_to_first(self, document: bytes) -> Skylink:
@@ -175,8 +176,8 @@ async def test_a_portal_that_does_not_take_a_document(
                 assert unsent(kit.ledger) == []  # D2: it is not kept
                 return
             await kit.documents.write(ref("one"), PAIR, b"{}", None)
-            owed = owed(kit.ledger)
-            assert [(each.portal, each.with_content) for each in owed] == [(fake.url, True)]
+            debts = owed(kit.ledger)
+            assert [(each.portals[0], bool(each.lacking)) for each in debts] == [(fake.url, True)]
         assert fake.asked("^POST /svc/registry") == []
 
 
@@ -202,8 +203,8 @@ async def test_the_portal_that_has_the_document_fails_then(
                     await kit.documents.write(ref("then"), PAIR, text, None)
                 return
             await kit.documents.write(ref("then"), PAIR, text, None)
-            owed = owed(kit.ledger)
-            assert [(each.portal, each.with_content) for each in owed] == [(fake.url, False)]
+            debts = owed(kit.ledger)
+            assert [(each.portals[0], bool(each.lacking)) for each in debts] == [(fake.url, False)]
             assert unsent(kit.ledger) == []
     async with PortalClient(portal) as client:
         assert (await client.db.get_json(PAIR.public_hex, "then")).data == {"a": 3}
@@ -222,8 +223,8 @@ async def test_a_portal_that_harms_a_document(portal: str, tmp_path: Path, fault
             text = json.dumps(document).encode()
             with trio.fail_after(60):
                 await kit.documents.write(ref("one"), PAIR, text, None)
-            owed = owed(kit.ledger)
-            assert [(each.portal, each.with_content) for each in owed] == [(fake.url, True)]
+            debts = owed(kit.ledger)
+            assert [(each.portals[0], bool(each.lacking)) for each in debts] == [(fake.url, True)]
         assert fake.asked("^POST /svc/registry") == []
     async with PortalClient(portal) as client:
         found = await client.db.get_json(PAIR.public_hex, "one")

@@ -14,8 +14,7 @@ from skymount.fs.subtree import (
     MUTABLE_TIMEOUT,
     InodeAttributes,
 )
-from skymount.portal.registry.name_resolver import NEGATIVE_TTL
-from skymount.portal.registry.name_resolver import ResolvableName
+from skymount.portal.registry.name_resolver import NEGATIVE_TTL, ResolvableName
 from skymount.wire.skylink import Skylink
 from tests.fakes.in_memory_mount import (
     FILES,

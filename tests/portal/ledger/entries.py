@@ -2,7 +2,6 @@
 
 from collections.abc import Collection
 
-from skymount.portal.ledger.entries import EntryId
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.outbox import Pending
 from skymount.wire.key_pair import SigningKeyPair

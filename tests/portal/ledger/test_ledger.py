@@ -442,7 +442,12 @@ def test_ledger_of_the_version_before_is_taken_over(path: Path):
             third = unsent(ledger)[2]
             assert (third.signed, third.reason, third.created) == (signed(b"mine", 7), "down", 3.0)
             one, two = owed(ledger)
-            assert (one.id, one.portals, one.lacking, one.is_own) == (8, ("http://a",), ("http://a",), True)
+            assert (one.id, one.portals, one.lacking, one.is_own) == (
+                8,
+                ("http://a",),
+                ("http://a",),
+                True,
+            )
             assert (two.id, two.portals, two.lacking, two.is_own) == (9, ("http://b",), (), False)
             assert (one.created, one.attempts, one.reason) == (6.0, 3, "no")
             assert {each.next_at for each in ledger.pending()} == {0.0}

@@ -7,10 +7,9 @@ import pytest
 import trio
 
 from skymount.errors import BadContentError, RolledBackError, StorageError
+from skymount.portal.ledger.entries import EntryId, RevisionMark
 from skymount.portal.ledger.ledger import Ledger
-from skymount.portal.ledger.entries import EntryId
 from skymount.portal.ledger.revision_marks import RevisionMarks
-from skymount.portal.ledger.entries import RevisionMark
 from skymount.wire.registry_entry import Entry, SignedEntry
 from tests.portal.ledger.entries import KEY, OTHER, TWEAK, by_work, signed
 

@@ -5,13 +5,13 @@ from typing import TypeVar, TypeVarTuple
 
 import trio
 
+from skymount.portal.ledger.entries import EntryId
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.outbox import Status
-from skymount.portal.ledger.entries import EntryId
 from skymount.portal.ledger.revision_marks import RevisionMarks
 from skymount.wire.registry_entry import SignedEntry, hash_data_key
 from tests.portal.ledger import entries
-from tests.portal.ledger.entries import KEY
+from tests.portal.ledger.entries import KEY, unsent
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -41,6 +41,7 @@ def pending(ledger: Ledger) -> list[tuple[bytes, int | None]]:
 
 
 def held(ledger: Ledger, data: bytes, name: str = "a", **more: object) -> int:
-    """Keep content as if a portal had not answered."""
+    """Keep content as if a portal had not answered; return its number."""
     given = {"portals": ["http://p1.invalid"], "status": Status.WAITING, **more}
-    return ledger.add_unsigned(*(KEY, hash_data_key(name), name, data, "down"), **given)  # type: ignore[arg-type]
+    ledger.keep(ref(name), data, "down", **given)  # type: ignore[arg-type]
+    return unsent(ledger)[-1].id

@@ -18,8 +18,8 @@ from skymount.portal.client.base import PortalReader
 from skymount.portal.failover.contestants import FailoverConfig
 from skymount.portal.failover.health import State
 from skymount.portal.failover.portals import Portals
-from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.entries import EntryId
+from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.registry.entry_reader import (
     EntryState,
 )
@@ -28,7 +28,7 @@ from skymount.wire.registry_entry import DELETED, Entry, SignedEntry
 from tests.fakes.entries import FakeRegistry, portals_of
 from tests.fakes.portal import FakePortal, running, stalls_after
 from tests.fakes.skyfiles import of_files
-from tests.portal.ledger.entries import OTHER, PAIR, by_work
+from tests.portal.ledger.entries import OTHER, PAIR, by_work, owed, unsent
 from tests.portal.registry.entries import pending, ref, signed
 
 
@@ -235,7 +235,7 @@ async def test_what_was_seen_is_not_absent(
     """G4: one portal took a write that the other one still lacks, and denies it now."""
     two.always = "deaf"
     written = await both.write(ref(), PAIR, b"x", None)
-    assert [each.portal for each in owed(ledger)] == [two.url]
+    assert [each.portals[0] for each in owed(ledger)] == [two.url]
     one.always = "missing"
     with pytest.raises(RolledBackError, match="no portal has it; revision 0 was seen before"):
         await both.read(ref())

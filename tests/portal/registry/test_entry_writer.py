@@ -13,11 +13,10 @@ from skymount.errors import (
 from skymount.policies import WritePolicy
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.outbox import Status
-from skymount.portal.registry.verified_registry import CONFLICTS
-from skymount.portal.registry.verified_registry import FRESH, VerifiedRegistry
+from skymount.portal.registry.verified_registry import CONFLICTS, FRESH, VerifiedRegistry
 from skymount.wire.registry_entry import MAX_REVISION
 from tests.fakes.entries import FakeRegistry, portals_of
-from tests.portal.ledger.entries import PAIR
+from tests.portal.ledger.entries import PAIR, owed, unsent
 from tests.portal.registry.entries import pending, ref, signed
 
 
@@ -249,8 +248,8 @@ async def test_conflict_at_one_portal_is_not_passed_by_at_another(
     with pytest.raises(StaleEntryError):
         await both.write(ref(), PAIR, b"ours", base)
     assert two.latest(PAIR.public_key, ref().tweak) == signed(b"ours", 2)
-    owed = [(each.portal, each.signed) for each in owed(ledger)]
-    assert owed == [(two.url, signed(b"theirs", 9))]
+    debts = [(each.portals[0], each.signed) for each in owed(ledger)]
+    assert debts == [(two.url, signed(b"theirs", 9))]
 
 
 async def test_revision_is_never_used_for_other_content(
@@ -350,7 +349,7 @@ async def test_edit_of_what_one_portal_lost_while_another_is_away(
         return
     done = await both.write(ref(), PAIR, b"base, edited", base)
     assert (done.revision, one.latest(PAIR.public_key, ref().tweak)) == (4, done.signed)
-    assert [(each.portal, each.signed) for each in owed(ledger)] == [(two.url, done.signed)]
+    assert [(each.portals[0], each.signed) for each in owed(ledger)] == [(two.url, done.signed)]
 
 
 async def test_edit_of_what_too_few_portals_answer_for(

@@ -14,7 +14,7 @@ from skymount.portal.ledger.outbox import Status
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.registry_entry import SignedEntry
 from tests.fakes.entries import FakeRegistry, portals_of
-from tests.portal.ledger.entries import KEY, PAIR, by_work
+from tests.portal.ledger.entries import KEY, PAIR, by_work, unsent
 from tests.portal.registry.entries import Inline, pending, ref, signed
 
 ALL, MAJORITY = WritePolicy.ALL, WritePolicy.MAJORITY
@@ -48,7 +48,8 @@ def at(portal: FakeRegistry, name: str = "a") -> bytes | None:
 
 def owed(ledger: Ledger) -> list[tuple[str, bytes, int]]:
     return [
-        (each.portal, each.signed.entry.data, each.signed.entry.revision) for each in owed(ledger)
+        (each.portals[0], each.signed.entry.data, each.signed.entry.revision)
+        for each in owed(ledger)
     ]
 
 
@@ -144,7 +145,7 @@ async def test_late_post_is_recorded(
         await entries.write(ref(), PAIR, b"x", None)
         assert trio.current_time() - begun < 2
         (debt,) = owed(ledger)
-        assert (debt.portal, debt.is_posting) == (two.url, True)
+        assert (debt.portals[0], debt.is_posting) == (two.url, True)
         await trio.sleep(5)
         assert owed(ledger) == []
         assert at(two) == b"x"
@@ -243,7 +244,7 @@ async def test_portal_without_the_content_is_owed_both(
         await entries.write(ref(), PAIR, b"x", None, lacking=[two.url])
         assert two.posts == []
         (debt,) = owed(ledger)
-        assert (debt.portal, debt.with_content) == (two.url, True)
+        assert (debt.portals[0], debt.with_content) == (two.url, True)
         with pytest.raises(PortalError):
             await entries.write(ref(), PAIR, b"y", None, lacking=[one.url, two.url])
 
@@ -309,7 +310,7 @@ async def test_retry_remembers_who_lacks_the_content(
         await chosen.send(left, PAIR)
         assert (at(one), two.posts) == (b"x", [])
         (debt,) = owed(ledger)
-        assert (debt.portal, debt.with_content, debt.is_own) == (two.url, True, True)
+        assert (debt.portals[0], debt.with_content, debt.is_own) == (two.url, True, True)
         assert unsent(ledger) == []
 
 
@@ -323,4 +324,4 @@ async def test_content_that_is_written_again_is_owed(
         one.set(signed(b"x", 1))
         await entries.write(ref(), PAIR, b"x", base, lacking=[two.url])
         (debt,) = owed(ledger)
-        assert (debt.portal, debt.with_content) == (two.url, True)
+        assert (debt.portals[0], debt.with_content) == (two.url, True)

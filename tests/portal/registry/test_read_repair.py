@@ -14,7 +14,7 @@ from skymount.portal.registry.entry_reader import REPAIR_TIME, ReadRepair
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.registry_entry import DELETED, MAX_REVISION, SignedEntry
 from tests.fakes.entries import FakeRegistry, portals_of
-from tests.portal.ledger.entries import PAIR, by_work
+from tests.portal.ledger.entries import PAIR, by_work, owed
 from tests.portal.registry.entries import Inline, ref, signed
 
 
@@ -29,7 +29,7 @@ class Repairing:
     async def owed(self) -> list[tuple[str, SignedEntry]]:
         """Return which portal is owed what, once everything is noted."""
         await trio.testing.wait_all_tasks_blocked()
-        return [(each.portal, each.signed) for each in owed(self.ledger)]
+        return [(each.portals[0], each.signed) for each in owed(self.ledger)]
 
     async def paid(self) -> None:
         """Send what is owed."""

@@ -25,7 +25,7 @@ from skymount.portal.registry.entry_reader import (
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.registry_entry import DELETED, MAX_REVISION
 from tests.fakes.entries import FakeRegistry, portals_of
-from tests.portal.ledger.entries import OTHER, PAIR
+from tests.portal.ledger.entries import OTHER, PAIR, unsent
 from tests.portal.registry.entries import pending, ref, signed
 from tests.portal_process import PortalProcess
 

@@ -24,16 +24,16 @@ from skymount.errors import (
     StorageError,
 )
 from skymount.policies import WritePolicy
-from skymount.portal.ledger.ledger import Ledger
-from skymount.portal.ledger.outbox import Pending
-from skymount.portal.ledger.outbox import Pending, Status
 from skymount.portal.ledger.entries import EntryId
+from skymount.portal.ledger.ledger import Ledger
+from skymount.portal.ledger.outbox import Pending, Status
 from skymount.portal.registry.entry_reader import EntryState
 from skymount.portal.registry.sender import Sender
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import DELETED, MAX_REVISION, Entry, SignedEntry, hash_data_key
 from tests.fakes.entries import FakeRegistry, portals_of
+from tests.portal.ledger.entries import owed, unsent
 from tests.portal.registry.entries import Inline
 
 PAIR = SigningKeyPair.from_seed("model")
@@ -209,8 +209,8 @@ class Model(RuleBasedStateMachine):
         debt = data.draw(st.sampled_from(self.owed()), "owed")
         (name,) = (each for each in NAMES if self.is_of(debt.signed, each))
         process = self.processes[by]
-        number = [portal.url for portal in self.portals].index(debt.portal)
-        (client,) = (each for each in process.portals.clients if each.url == debt.portal)
+        number = [portal.url for portal in self.portals].index(debt.portals[0])
+        (client,) = (each for each in process.portals.clients if each.url == debt.portals[0])
         sender = Sender(process, self.ledgers[by])
         with contextlib.suppress(PortalError, StorageError):
             is_sent = self.run(sender.send, client, debt)
@@ -220,11 +220,11 @@ class Model(RuleBasedStateMachine):
             elif debt.is_own and there is not None and not debt.signed.entry.is_deleted:
                 assert self.is_known_to_have_lost(debt, name)
 
-    def is_known_to_have_lost(self, debt: OwedEntry, name: str) -> bool:
+    def is_known_to_have_lost(self, debt: Pending, name: str) -> bool:
         """Whether a write that a newer entry won over is kept, or was replaced where it was."""
         data = debt.signed.entry.data
         kept = [each for each in self.pending() if self.name_of(each) == name]
-        others = [each for each in self.portals if each.url != debt.portal]
+        others = [each for each in self.portals if each.url != debt.portals[0]]
         there = [found for each in self.portals if (found := self.at(each, name))]
         return (
             any(each.status is not Status.CONFLICT or each.data == data for each in kept)
@@ -307,7 +307,7 @@ class Model(RuleBasedStateMachine):
 
     def has_or_is_owed(self, portal: FakeRegistry, name: str, signed: SignedEntry) -> bool:
         """Whether an entry, or something newer, was at a portal or is owed to it."""
-        owed = [each.signed for each in self.owed() if each.portal == portal.url]
+        owed = [each.signed for each in self.owed() if each.portals[0] == portal.url]
         return any(
             each == signed or is_behind(signed.entry, each.entry)
             for each in (*portal.ever, *owed)
@@ -364,7 +364,7 @@ class Model(RuleBasedStateMachine):
         found.marks = Inline(ledger)
         return found
 
-    def owed(self) -> list[OwedEntry]:
+    def owed(self) -> list[Pending]:
         return owed(self.ledgers[0]) if self.ledgers else []
 
     def pending(self) -> list[Pending]:

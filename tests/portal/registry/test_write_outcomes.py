@@ -19,7 +19,7 @@ from skymount.portal.ledger.outbox import Status
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.registry_entry import SignedEntry
 from tests.fakes.entries import FakeRegistry, portals_of
-from tests.portal.ledger.entries import PAIR
+from tests.portal.ledger.entries import PAIR, unsent
 from tests.portal.registry.entries import pending, ref, signed
 
 

@@ -469,10 +469,13 @@ class Ledger:
         """Return `default` if there is no ledger. Works where the disk is full or read-only."""
         try:
             database = self.database
-        except StorageError:
+        except StorageError as error:
             from skymount.storage.sqlite import Database
 
-            found = Database.peek(self.path, _format(), action)
+            try:
+                found = Database.peek(self.path, _format(), action)
+            except StorageError:
+                raise error from None
             return default if found is None else found
         return database.read(action)
 
@@ -499,7 +502,7 @@ def _format() -> Format:
 # --- what the version before wrote
 
 _BEFORE = 5
-_WAIT = 2.0  # seconds, for others who only look which version it is
+_WAIT = 1.0  # seconds, for others who only look which version it is
 
 _OF_SPOOL = (
     "INSERT INTO outbox (id, portal, public_key, tweak, data_key, data, base, revision, kind,"
