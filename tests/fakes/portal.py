@@ -303,9 +303,11 @@ class FakePortal:
         if request.method == "POST" and verb == "skyfile":
             if request.query.get("dryrun") == "true" and not self.has_other_layout:
                 return Reply(200, (), json.dumps({"skylink": _dry_run(request)}).encode())
-            first = next(iter(self._content.values()), None)
+            held = self._content.values()
+            first = next(iter(held), None)
             if first is None:
                 return error(500, "nothing to answer with")
+            first = next((each for each in held if each.payload in request.body), first)
             answer = {"skylink": first.name, "merkleroot": "", "bitfield": first.skylink.bitfield}
             return Reply(200, (), json.dumps(answer).encode())
         if verb == "root":
