@@ -165,10 +165,29 @@ def test_slow_bodies():
     assert health.is_slow(249_000, 1e6)
     health.body_opened()
     assert not health.is_slow(249_000, 1e6)
-    health.body_closed(MEASURED_BODY - 1, 1.0)
+    health.body_closed(MEASURED_BODY - 1, 0.9)
     assert health.body_rate is None
     health.body_closed(1_000_000, 2.0)
     assert health.body_rate == 500_000
+
+
+def test_portal_whose_bodies_come_slowly():
+    """R11: it works again when a body came in time; its heads show that after a minute only."""
+    health = Health()
+    health.body_opened()
+    health.bytes_came(0)
+    health.body_closed(10_000, 1.0)
+    health.lost(1.0, 1)
+    for now in (3, 30):
+        health.answered(now, now)
+        assert health.state(now) is State.HALF_OPEN
+    health.answered(61, 61)
+    assert health.state(61) is State.CLOSED
+    health.lost(1.0, 61)
+    health.body_opened()
+    health.body_closed(1_000_000, 1.0)
+    health.answered(64, 64)
+    assert health.state(64) is State.CLOSED
 
 
 def test_failure_rate():

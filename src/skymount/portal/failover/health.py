@@ -44,7 +44,7 @@ SLOW_FRACTION = 0.25
 DEFAULT_RATE = 256 << 10
 """Of a portal that is not known."""
 MEASURED_BODY = 64 << 10
-"""Bytes; the rate of a shorter body says nothing."""
+"""Bytes; the rate of a shorter body says nothing, unless that took `LEAST_STALL`."""
 SMOOTHING = 0.2
 """Weight of the latest latency, failure and rate in their moving averages."""
 
@@ -130,6 +130,7 @@ class Health:
     _away_until: float = -math.inf
     _told_of: float | None = None  # the outage that the log has told of, by its begin
     _refused_at: float | None = None  # when it first refused a connection since its last answer
+    _slow_until: float = -math.inf  # as a body came slowly
     _bodies: int = 0  # being received
 
     # --- what happens
@@ -138,7 +139,8 @@ class Health:
         """Note an answer to what was asked at `begun`; a refusal is no good one.
 
         A portal that answers was not late with this very answer works again. A refusal shows that
-        only of one that was silent or late, or whose pause is over.
+        only of one that was silent or late, or whose pause is over. One whose bodies come slowly
+        works again when one has come in time, or after `LONGEST_PAUSE`, whatever heads it sends.
         """
         self._sign_at = now
         if begun <= self._late_at:
@@ -146,6 +148,8 @@ class Health:
         self._answer_at, self._away_until, self._refused_at = now, -math.inf, None
         if self.failure_rate or not is_good:
             self._average_failure(0.0)
+        if self._is_late and now < self._slow_until:
+            return
         was_slow = self._is_silent or self._is_late
         if is_good or was_slow or self.state(now) is State.HALF_OPEN:
             self._is_closed, self._is_silent, self._late_at = True, False, -math.inf
@@ -225,9 +229,11 @@ class Health:
         self._bodies += 1
 
     def body_closed(self, size: int, seconds: float) -> None:
-        if size >= MEASURED_BODY and seconds:
+        if (size >= MEASURED_BODY and seconds) or seconds >= LEAST_STALL:
             rate = self._bodies * size / seconds
             self.body_rate = rate if self.body_rate is None else self._mean(self.body_rate, rate)
+            is_slow = self.is_slow(size / seconds, None)
+            self._slow_until = self._sign_at + LONGEST_PAUSE if is_slow else -math.inf
         self._bodies -= 1
 
     def _average_latency(self, seconds: float) -> None:
