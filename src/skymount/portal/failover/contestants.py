@@ -4,9 +4,10 @@ A portal is known to be silent if it let a whole attempt pass without a sign of 
 for one whenever an operation needs it, and is used again as soon as it gives one.
 """
 
+import math
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Self, TypeVar
@@ -22,7 +23,15 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.portal.client.base import PortalReader
-from skymount.portal.failover.health import Health, HealthFigures, HedgeBudget, May, Rank, State
+from skymount.portal.failover.health import (
+    OUTAGE,
+    Health,
+    HealthFigures,
+    HedgeBudget,
+    May,
+    Rank,
+    State,
+)
 from skymount.portal.http.memory_budget import MemoryBudget
 from skymount.portal.http.request_watch import RequestWatch, watched
 
@@ -123,6 +132,34 @@ class AttemptsUnderWay:
         return list(dict.fromkeys([*(silent or long.values()), *failed]))
 
 
+class Outages:
+    """How long operations wait for portals that may be restarting, and how long they may take."""
+
+    def __init__(self, wait: float = 0.0) -> None:
+        """`wait` is `wait_for_portal` in seconds: operations may take so much longer."""
+        self.longest = max(OUTAGE, wait)
+        self._is_longer = wait > 0
+        self._limits: dict[trio.CancelScope, float] = {}
+
+    @contextmanager
+    def limit(self, seconds: float, until: float) -> Iterator[None]:
+        """Let an operation take so many seconds from now on, or from the end of an outage on;
+        TooSlowError.
+        """
+        begun = max(trio.current_time(), until if self._is_longer else 0.0)
+        with trio.fail_at(begun + seconds) as scope:
+            self._limits[scope] = seconds
+            try:
+                yield
+            finally:
+                del self._limits[scope]
+
+    def begins(self, until: float) -> None:
+        """Let the operations that are under way take longer."""
+        for scope, seconds in self._limits.items() if self._is_longer else ():
+            scope.deadline = max(scope.deadline, until + seconds)
+
+
 @dataclass(slots=True)
 class _Question:
     """A question for a sign of life."""
@@ -197,6 +234,7 @@ class Contestants:
     """
     hedges: HedgeBudget = field(default_factory=HedgeBudget)
     signs: SignsOfLife = field(default_factory=SignsOfLife)
+    outages: Outages = field(default_factory=Outages)
     is_part: bool = False
     """Whether there are others, which take no part."""
     _health: dict[PortalReader, Health] = field(default_factory=dict)
@@ -216,7 +254,9 @@ class Contestants:
 
     def health(self, client: PortalReader) -> Health:
         found = self._health.get(client)
-        return self._health.setdefault(client, Health()) if found is None else found
+        if found is None:
+            found = self._health[client] = Health(self.outages.longest)
+        return found
 
     @property
     def is_alone(self) -> bool:
@@ -241,10 +281,23 @@ class Contestants:
             return list(self.clients)
         return sorted(self.clients, key=lambda client: self.rank(client).value)
 
-    def may_answer(self, since: float) -> bool:
-        """Return whether a portal has sent anything since a time, or one of several works as far
-        as is known.
+    @property
+    def outage_until(self) -> float:
+        """Until when operations wait for a portal that may be restarting; -inf if there is none."""
+        return max((self.health(each).outage_until for each in self.clients), default=-math.inf)
+
+    def limit(self, seconds: float) -> AbstractContextManager[None]:
+        """Let an operation take so many seconds; TooSlowError. A wait that `wait_for_portal`
+        allows does not count (R2).
         """
+        return self.outages.limit(seconds, self.outage_until)
+
+    def may_answer(self, since: float) -> bool:
+        """Return whether a portal has sent anything since a time, may be restarting, or is one of
+        several that works as far as is known.
+        """
+        if self.outage_until > trio.current_time():
+            return True
         if any(self.health(each).showed_signs(since) for each in self.clients):
             return True
         return not self.is_alone and self.has_working()

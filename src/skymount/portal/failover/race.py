@@ -26,7 +26,7 @@ from skymount.errors import (
 )
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover.contestants import Ask, Contestants
-from skymount.portal.failover.health import Health, May, Rank, State
+from skymount.portal.failover.health import LEAST_DELAY, SILENCE, Health, May, Rank, State
 from skymount.portal.http.advice import again_in
 from skymount.portal.http.request_watch import RequestWatch
 
@@ -417,6 +417,7 @@ class Race(Generic[T]):
                 turn.tries -= 1  # which counts no attempt
                 turn.again_at = now + random.uniform(*_OUTAGE_PAUSE)
                 if turn.health.begins_outage():
+                    self._portals.outages.begins(turn.health.outage_until)
                     log.warning(
                         "%s: it may be restarting, so operations wait: %s", turn.client.url, error
                     )
@@ -498,7 +499,7 @@ class Race(Generic[T]):
         is_failing = health.state(now) is not State.CLOSED
         if watch.is_idle:  # it may wait for a connection, behind requests that are late
             return is_failing and not self._want.gives_up
-        is_waiting = watch.head_wait(now) >= health.config.least_delay
+        is_waiting = watch.head_wait(now) >= LEAST_DELAY
         has_better = bool(self.answers) or (
             following is not None and following.health.state(now) is State.CLOSED
         )
@@ -532,7 +533,7 @@ class Race(Generic[T]):
                 runner.pinged = runner.ping_sent = None
         else:
             sent = runner.ping_sent
-            if sent is not None and now >= sent + health.config.silence:
+            if sent is not None and now >= sent + SILENCE:
                 health.gave_no_sign(now)
             if health.showed_no_sign(runner.pinged):
                 self._give_up(runner, now)
