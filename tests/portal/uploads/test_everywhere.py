@@ -11,7 +11,7 @@ from skymount.errors import (
     PortalTimeoutError,
     UnavailableError,
 )
-from skymount.portal.uploads.upload import time_for_others, upload_to_all
+from skymount.portal.uploads.upload import quiet_limit, time_for_others, upload_to_all
 from tests.fakes.portal import asks_for_a_pause, body_is, status, waits
 from tests.portal.uploads.several import (
     FILE,
@@ -151,6 +151,12 @@ def test_portals_get_as_long_as_those_that_were_needed():
     """W4: a command gives them more than its patience, if it took long until enough had it."""
     assert time_for_others(60, patience=10, extra=1) == 70
     assert time_for_others(60, patience=2, extra=0) == 2
+
+
+def test_who_has_taken_much_has_more_time():
+    """W3: a tenth of the time that the upload has taken."""
+    assert quiet_limit(1) == 0.25
+    assert quiet_limit(60) == 6
 
 
 async def test_a_portal_that_failed_is_asked_while_the_others_are_slow():

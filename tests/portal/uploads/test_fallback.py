@@ -312,6 +312,18 @@ async def test_a_portal_that_stops_reading_is_left():
         assert taker is found.portals.clients[1]
 
 
+async def test_a_portal_that_takes_it_slowly_is_not_left():
+    """W3: though it gives no other sign of life, and the kernel has all of it at once."""
+    async with several(2) as found:
+        found.fakes[0].takes = 128 << 10, 0.1
+        found.fakes[0].fault(stalls_after(-1), "^HEAD /$")
+        content = bytes(3 << 20)
+        for fake in found.fakes:
+            fake.add(of_files({"a.txt": content}))
+        prepared = UploadBody([UploadSource.of_bytes(content, "a.txt")])
+        assert await found.upload(prepared) is found.portals.clients[0]
+
+
 async def test_who_has_time():
     """W3: who gives a sign of life, and where nobody else can be asked."""
 

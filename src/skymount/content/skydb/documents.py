@@ -43,7 +43,7 @@ _LOOKUP_LIMIT = 256  # unknown entries that a listing looks up
 _LOOKUP_TIME = 2.0  # seconds that this may take
 _FETCHED_AHEAD = 128 << 10  # bytes of a document that is fetched before it is read
 
-_PATIENCE = 1.0
+_PATIENCE = 1.5
 """Seconds after which a portal that takes nothing is left, once enough others have a document."""
 
 _NO_DOCUMENTS = 1000  # skylinks of which it is remembered that they lead to none

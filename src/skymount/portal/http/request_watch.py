@@ -18,7 +18,8 @@ class Meter(Protocol):
     def head_came(self, seconds: float, now: float) -> None:
         """The head of a response came, so long after its request was sent."""
 
-    def bytes_came(self, now: float) -> None: ...
+    def bytes_came(self, now: float) -> None:
+        """There is a sign of life."""
 
     def body_closed(self, size: int, seconds: float) -> None:
         """A body is done with; so many bytes came, and were waited for so long."""
@@ -72,6 +73,8 @@ class RequestWatch:
         """
         state = self._outgoing()
         if self._outgoing_since is None or state != self._outgoing_was:
+            if self._outgoing_since is not None:
+                self._meter.bytes_came(now)  # that they were taken is a sign of life as well
             self._outgoing_was, self._outgoing_since = state, now
         return now - self._outgoing_since
 

@@ -21,12 +21,8 @@ from skymount.wire.skylink import SECTOR_SIZE, Skylink
 
 T = TypeVar("T")
 
-_QUIET = 0.5
-"""Seconds in which a portal takes and sends nothing, after which it is asked for a sign of life, if
-there is another one."""
-
+_QUIET = 0.25  # seconds; a portal that gives no sign of life then in another second is left
 _QUIET_SHARE = 0.1
-"""Of the time that an upload has taken, if that is more: to begin again would cost all of it."""
 
 _log = logging.getLogger(__name__)
 
@@ -82,14 +78,12 @@ async def upload_copies(
     upload = await _prepared(portals, body, on_fallback)
     body, found = upload.body, upload.copies
 
-    def is_late(runner: Runner, now: float) -> bool:
-        patience = max(_QUIET, _QUIET_SHARE * (now - runner.begun))
-        is_quiet = runner.watch.quiet(now) >= patience
-        return is_quiet and upload.race.has_next and not body.is_spent
+    def is_quiet(runner: Runner, now: float) -> bool:
+        return _is_quiet(runner, now) and upload.race.has_next and not body.is_spent
 
     while left.clients and (lacking := count - len(found.results)) > 0:
-        want = Want(lacking if body.is_shared else 1, lacking, is_hedged=False, sheds=True)
-        race = await upload.run(left, want, is_late)
+        want = Want(lacking if body.is_shared else 1, lacking, is_hedged=False)
+        race = await upload.run(left, want, is_quiet, is_quiet)
         if len(race.answers) < lacking:
             break
         left = replace(left, clients=[each for each in left.clients if each not in race.asked])
@@ -119,17 +113,30 @@ async def upload_to_all(
 
     def is_late(runner: Runner, now: float) -> bool:
         nonlocal end, enough_at
-        quiet = runner.watch.quiet(now)
         if len(upload.race.answers) < needed:
             return now - runner.begun >= patience
         if end == math.inf:
             enough_at = now
             end = now + time_for_others(now - begun, patience, extra)
-        return now >= end or min(quiet, now - enough_at) >= patience
+        return now >= end or min(runner.watch.quiet(now), now - enough_at) >= patience
+
+    def is_quiet(runner: Runner, now: float) -> bool:
+        return _is_quiet(runner, now) and len(upload.race.answers) >= needed
 
     want = Want(EVERYBODY, needed, waits=True)
-    await upload.run(portals.writable(), want, is_late, rounds)
+    await upload.run(portals.writable(), want, is_late, is_quiet, rounds)
     return upload.copies
+
+
+def _is_quiet(runner: Runner, now: float) -> bool:
+    return runner.watch.quiet(now) >= quiet_limit(now - runner.begun)
+
+
+def quiet_limit(elapsed: float) -> float:
+    """Return after how many seconds in which it takes nothing a portal is asked for a sign of life,
+    when its upload has taken so long. To begin again would cost as much.
+    """
+    return max(_QUIET, _QUIET_SHARE * elapsed)
 
 
 def time_for_others(elapsed: float, patience: float, extra: float) -> float:
@@ -212,6 +219,7 @@ class _Upload:
         portals: Portals,
         want: Want,
         is_late: Callable[[Runner, float], bool],
+        is_quiet: Callable[[Runner, float], bool],
         rounds: int = 1,
     ) -> Race[UploadResult]:
         """Upload to portals as it is wanted, and add what came of it to `copies`."""
@@ -221,6 +229,7 @@ class _Upload:
             want,
             is_good=lambda result: not self._is_known or result.skylink in self._right,
             is_late=is_late,
+            is_quiet=is_quiet,
             is_fatal=self._is_fatal,
             insists=lambda: True,
         )
