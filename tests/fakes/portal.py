@@ -309,7 +309,7 @@ class FakePortal:
             first = next(iter(held), None)
             if first is None:
                 return error(500, "nothing to answer with")
-            first = next((each for each in held if each.payload in request.body), first)
+            first = next((x for x in held if x.payload and x.payload in request.body), first)
             answer = {"skylink": first.name, "merkleroot": "", "bitfield": first.skylink.bitfield}
             return Reply(200, (), json.dumps(answer).encode())
         if verb == "root":
