@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
+import trio
+
 from skymount.errors import PortalError
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.upload import UploadBody
@@ -67,7 +69,9 @@ async def several(count: int, *read_only: int, timeout: float = 60) -> AsyncIter
             )
             fakes.append(fake)
             clients.append(await stack.enter_async_context(client))
-        yield Several(fakes, Portals(clients))
+        background = await stack.enter_async_context(trio.open_nursery())
+        yield Several(fakes, Portals(clients, background=background))
+        background.cancel_scope.cancel()
 
 
 def body(query: list[tuple[str, str]] | None = None) -> UploadBody:

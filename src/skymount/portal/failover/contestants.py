@@ -6,7 +6,7 @@ for one whenever an operation needs it, and is used again as soon as it gives on
 
 import math
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,6 +25,7 @@ from skymount.errors import (
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover.health import (
     OUTAGE,
+    SILENCE,
     Health,
     HealthFigures,
     HedgeBudget,
@@ -162,62 +163,10 @@ class Outages:
 
 @dataclass(slots=True)
 class _Question:
-    """A question for a sign of life."""
+    """A question for a sign of life, which any answer is."""
 
     awaited_until: float
     ended: trio.Event = field(default_factory=trio.Event)
-
-
-class SignsOfLife:
-    """The questions under way."""
-
-    def __init__(self) -> None:
-        self._questions: dict[PortalReader, _Question] = {}
-
-    async def awake(
-        self,
-        portals: Mapping[PortalReader, Health],
-        background: trio.Nursery | None,
-        limit: float,
-    ) -> list[PortalReader]:
-        """Return those of some silent portals that are first to give a sign of life within a
-        moment; without a `background` for the questions, none. A question lasts `limit` seconds at
-        most: others may wait to ask the same.
-        """
-        found: list[PortalReader] = []
-
-        async def check(client: PortalReader, health: Health, nursery: trio.Nursery) -> None:
-            if health.is_known_silent:
-                question = self._questions.get(client)
-                if question is None:
-                    now = trio.current_time()
-                    question = _Question(now + health.sign_patience(now))
-                    self._questions[client] = question
-                    nursery.start_soon(self._ask, client, health, question, limit)
-                with trio.move_on_at(question.awaited_until) as scope:
-                    await question.ended.wait()
-                if scope.cancelled_caught:
-                    return
-            found.append(client)
-            first.cancel()
-
-        with trio.CancelScope() as first:
-            if background is not None:
-                await run_all(*(partial(check, *each, background) for each in portals.items()))
-        return found
-
-    async def _ask(
-        self, client: PortalReader, health: Health, question: _Question, limit: float
-    ) -> None:
-        is_alive = False
-        try:
-            with trio.move_on_after(limit):
-                is_alive = await client.http.is_alive()
-        finally:
-            del self._questions[client]
-            question.ended.set()
-        note = health.gave_sign if is_alive else health.gave_no_sign
-        note(trio.current_time())
 
 
 @dataclass(frozen=True)
@@ -233,12 +182,12 @@ class Contestants:
     waited for. Without it the next operation after the pause tries them.
     """
     hedges: HedgeBudget = field(default_factory=HedgeBudget)
-    signs: SignsOfLife = field(default_factory=SignsOfLife)
     outages: Outages = field(default_factory=Outages)
     is_part: bool = False
     """Whether there are others, which take no part."""
     _health: dict[PortalReader, Health] = field(default_factory=dict)
     _under_way: AttemptsUnderWay = field(default_factory=AttemptsUnderWay)
+    _questions: dict[PortalReader, _Question] = field(default_factory=dict)
 
     @property
     def writable_clients(self) -> list[PortalReader]:
@@ -318,27 +267,66 @@ class Contestants:
 
     # --- signs of life
 
+    def ask_for_sign(self, client: PortalReader) -> _Question | None:
+        """Ask a portal in the background for a sign of life, unless it is being asked; its health
+        takes note. None without a background.
+        """
+        question = self._questions.get(client)
+        if question is None and self.background is not None:
+            now = trio.current_time()
+            question = _Question(now + self.health(client).sign_patience(now))
+            self._questions[client] = question
+            self.background.start_soon(self._ask_for_sign, client, question)
+        return question
+
+    async def _ask_for_sign(self, client: PortalReader, question: _Question) -> None:
+        def sent() -> None:
+            if not self.is_alone:
+                scope.deadline = min(scope.deadline, trio.current_time() + SILENCE)
+
+        is_alive = False
+        try:
+            with trio.move_on_after(_ALONE_SIGN_TIME if self.is_alone else _SIGN_TIME) as scope:
+                is_alive = await client.http.is_alive(sent)
+        finally:
+            del self._questions[client]
+            question.ended.set()
+        health = self.health(client)
+        note = health.gave_sign if is_alive else health.gave_no_sign
+        note(trio.current_time())
+
     async def ask_for_signs(self) -> None:
-        """Ask all portals for a sign of life, which may take as long as any request."""
-
-        async def ask(client: PortalReader) -> None:
-            if await client.http.is_alive():
-                self.health(client).gave_sign(trio.current_time())
-
-        await run_all(*(partial(ask, client) for client in self.clients))
+        """Ask all portals for a sign of life, and wait for the answers."""
+        for question in [self.ask_for_sign(client) for client in self.clients]:
+            if question is not None:
+                await question.ended.wait()
 
     async def awake(self, clients: Collection[PortalReader]) -> list[PortalReader]:
         """Return those of some portals that may be asked after all, because no other one has an
-        answer: silent ones that give a sign of life (R12).
+        answer: silent ones that are first to give a sign of life within a moment (R12).
         """
-        now = trio.current_time()
-        silent = {
-            each: self.health(each)
-            for each in clients
-            if self.health(each).may_ask(now, is_alone=self.is_alone) is May.PROBE
-        }
-        limit = _ALONE_SIGN_TIME if self.is_alone else _SIGN_TIME
-        awake = await self.signs.awake(silent, self.background, limit)
+        awake: list[PortalReader] = []
+
+        async def wait(client: PortalReader) -> None:
+            if self.health(client).is_known_silent:
+                question = self.ask_for_sign(client)
+                if question is None:
+                    return
+                with trio.move_on_at(question.awaited_until) as scope:
+                    await question.ended.wait()
+                if scope.cancelled_caught:
+                    return
+            awake.append(client)
+            first.cancel()
+
+        now, is_alone = trio.current_time(), self.is_alone
+        silent = [
+            client
+            for client in clients
+            if self.health(client).may_ask(now, is_alone=is_alone) is May.PROBE
+        ]
+        with trio.CancelScope() as first:
+            await run_all(*(partial(wait, client) for client in silent))
         for client in awake:
             self.health(client).gave_sign(trio.current_time(), is_awake=True)
         return awake

@@ -26,7 +26,7 @@ from skymount.errors import (
 )
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover.contestants import Ask, Contestants
-from skymount.portal.failover.health import LEAST_DELAY, SILENCE, Health, May, Rank, State
+from skymount.portal.failover.health import LEAST_DELAY, Health, May, Rank, State
 from skymount.portal.http.advice import again_in
 from skymount.portal.http.request_watch import RequestWatch
 
@@ -109,8 +109,6 @@ class Runner:
     is_late: bool = False
     pinged: float | None = None
     """Since when the portal is to give a sign of life."""
-    ping_sent: float | None = None
-    """When it was asked for one; before, its silence says nothing."""
     is_given_up: bool = False
     is_left: bool = False
 
@@ -480,8 +478,6 @@ class Race(Generic[T]):
         for runner in [*self._running]:
             if stood_still > CHECK_TIME:
                 runner.watch.skip(stood_still, now)
-                if runner.ping_sent is not None:
-                    runner.ping_sent = min(runner.ping_sent + stood_still, now)
             runner.is_late = self._is_late(runner, now)
             if runner.is_given_up:
                 continue
@@ -536,25 +532,12 @@ class Race(Generic[T]):
                 self._give_up(runner, now)
         elif runner.pinged is None:
             runner.pinged = now
-            self._nursery.start_soon(self._ping, runner)
+            self._portals.ask_for_sign(runner.turn.client)
         elif health.showed_signs(runner.pinged):
             if self._is_quiet is not None and now >= runner.pinged + _SIGN_LASTS:
-                runner.pinged = runner.ping_sent = None
-        else:
-            sent = runner.ping_sent
-            if sent is not None and now >= sent + SILENCE:
-                health.gave_no_sign(now)
-            if health.showed_no_sign(runner.pinged):
-                self._give_up(runner, now)
-
-    async def _ping(self, runner: Runner) -> None:
-        """Ask a portal for a sign of life. Any response is one."""
-
-        def sent() -> None:
-            runner.ping_sent = trio.current_time()
-
-        if await runner.turn.client.http.is_alive(sent):
-            runner.turn.health.gave_sign(trio.current_time())
+                runner.pinged = None
+        elif health.showed_no_sign(runner.pinged):
+            self._give_up(runner, now)
 
     def _give_up(self, runner: Runner, now: float) -> None:
         if runner.is_given_up:
