@@ -3,6 +3,7 @@
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 import trio
@@ -13,7 +14,7 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.portal.client.client import PortalClient
-from skymount.portal.failover.contestants import FailoverConfig
+from skymount.portal.failover.contestants import FailoverConfig, Outages
 from skymount.portal.failover.portals import Portals
 from skymount.wire.skylink import Skylink
 from tests.portal.failover.scripted import (
@@ -160,6 +161,32 @@ async def test_portal_that_restarts(autojump_clock: object):
     await trio.sleep(61)
     away.back = False
     assert await fails(asked, away) < 2
+
+
+async def test_longer_wait_for_a_portal(autojump_clock: object):
+    """R10, R2: `wait_for_portal` makes it longer, and operations may take their time after it."""
+    asked = replace(portals(1), outages=Outages(60))
+    away = Away()
+    away.back = True
+    await ask(asked, away)
+
+    async def within_its_time(seconds: float) -> None:
+        with asked.limit(seconds):
+            await asked.first(away)
+
+    async with trio.open_nursery() as nursery:
+        away.back = False
+        for _ in range(20):
+            nursery.start_soon(within_its_time, 2)
+        await trio.sleep(30)
+        assert asked.may_answer(trio.current_time())  # so no reads are given up (R13)
+        nursery.start_soon(within_its_time, 2)
+        await trio.sleep(20)
+        away.back = True
+    assert trio.current_time() < 52
+    with pytest.raises(trio.TooSlowError), asked.limit(2):
+        await trio.sleep_forever()
+    assert trio.current_time() < 54
 
 
 async def test_outage_of_the_last_portal_that_works(autojump_clock: object):

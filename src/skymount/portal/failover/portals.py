@@ -13,12 +13,11 @@ import trio
 
 from skymount.errors import (
     NotFoundError,
-    PortalTimeoutError,
     RequestRefusedError,
     StorageError,
 )
 from skymount.portal.client.base import PortalReader
-from skymount.portal.failover.contestants import Ask, Contestants
+from skymount.portal.failover.contestants import Ask, Contestants, Outages
 from skymount.portal.failover.health import Rank, State
 from skymount.portal.failover.race import ALL, PROOF, Race, Want
 from skymount.settings import PortalOptions
@@ -119,15 +118,9 @@ class Portals(Contestants):
             return answer, ()
         if scope.cancelled_caught:
             for client in asked:
-                self._note_no_proof(client)
+                self.note_silence(client, PROOF_TIMEOUT)
         absent = {each for each, error in race.errors.items() if isinstance(error, NotFoundError)}
         return found, undecided - race.doubtful.keys() - absent
-
-    def _note_no_proof(self, client: PortalReader) -> None:
-        health, now = self.health(client), trio.current_time()
-        if not health.showed_signs(now - PROOF_TIMEOUT):
-            error = PortalTimeoutError(f"no answer in {PROOF_TIMEOUT:g} s", url=client.url)
-            health.failed(error, now, waited=PROOF_TIMEOUT)
 
     # --- trials
 
@@ -162,9 +155,10 @@ class Portals(Contestants):
 
 @asynccontextmanager
 async def open_portals(
-    portals: Mapping[str, PortalOptions], timeout: float
+    portals: Mapping[str, PortalOptions], timeout: float, wait: float = 0.0
 ) -> AsyncIterator[Portals]:
-    """Open a client for each URL, with its options and seconds of silence.
+    """Open a client for each URL, with its options and seconds of silence. `wait` is
+    `wait_for_portal` in seconds.
 
     They retry nothing: `Portals` asks the next portal instead.
     """
@@ -174,5 +168,5 @@ async def open_portals(
             made = PortalReader.of(replace(options, idle_timeout=timeout, retries=0))
             clients.append(await stack.enter_async_context(made))
         async with trio.open_nursery() as background:
-            yield Portals(clients, background=background)
+            yield Portals(clients, background=background, outages=Outages(wait))
             background.cancel_scope.cancel()

@@ -6,8 +6,11 @@ import copy
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import trio
@@ -38,6 +41,11 @@ from skymount.portal.ledger.outbox import Status
 from skymount.portal.ledger.revision_marks import RevisionMarks
 from skymount.wire.registry_entry import MAX_REVISION, SignedEntry
 
+T = TypeVar("T")
+
+OFFLINE_TIME = 2.0
+"""Seconds after which what was seen last is served if nothing comes from any portal."""
+
 REPAIR_TIME = 300.0
 """Seconds in which a portal is owed the same revision of an entry at most once."""
 
@@ -57,6 +65,7 @@ class EntryState:
     requested_at: float  # when the request for this began, by trio's clock
     seen_at: float  # when this machine first saw this revision, in seconds since 1970
     answered_at: float  # when the answer came, by trio's clock
+    stale: bool = False  # whether no portal has an answer now, and this was seen last
 
     @property
     def data(self) -> bytes | None:
@@ -140,6 +149,12 @@ def status_after(error: BaseException, base: EntryState | None) -> Status:
     return Status.CONFLICT if is_conflict else Status.FAILED
 
 
+def _is_indefinite(error: Exception | None) -> bool:
+    """Whether no portal had a definite answer."""
+    is_failure = isinstance(error, UnavailableError | BadContentError)
+    return is_failure and not isinstance(error, RolledBackError)
+
+
 class _SharedRequest:
     """The readers of one entry that may share an answer; the one that holds the lock asks."""
 
@@ -173,6 +188,10 @@ class EntryReader:
         self.marks = RevisionMarks(ledger, clock)
         self.repair: ReadRepair | None = None
         """What is told which portals are behind."""
+        self.on_stale: Callable[[str, Exception | None], None] | None = None
+        """Is told what is served as it was seen last, as no portal has an answer, and why none
+        has. Without it that is an error.
+        """
         self._look = look
         self._clock = clock
         self._cache: LRUCache[EntryId, EntryState] = LRUCache(_CACHED_ENTRIES)
@@ -209,17 +228,25 @@ class EntryReader:
     recall_entry = recall
 
     async def read(
-        self, ref: EntryId, max_age: float = 0.0, *, since: float = -math.inf, named: bool = True
+        self,
+        ref: EntryId,
+        max_age: float = 0.0,
+        *,
+        since: float = -math.inf,
+        named: bool = True,
+        fresh: bool = False,
     ) -> EntryState:
         """Return what the registry holds, or held by an answer that came `max_age` seconds ago or
         later, to a request that began at `since` or later, by trio's clock.
 
         Absent and deleted entries are states too. With 0 a new request is sent; otherwise those
         that ask at the same time share an answer. If `named` an existing entry is listed by
-        `names`.
+        `names`. Unless `fresh`, what was seen last is served if no portal has an answer (G20).
         """
-        if max_age <= 0:
+        if fresh:
             return await self.ask(ref, named)
+        if max_age <= 0:
+            return await self._ask_or_recall(ref, named)
         shared = self._requests.setdefault(ref, _SharedRequest())
         answered, failures = trio.current_time() - max_age, shared.failures
         if (state := self._cached_since(ref, answered, since)) is not None:
@@ -230,10 +257,67 @@ class EntryReader:
             if shared.error is not None and shared.failures > failures:
                 raise copy.copy(shared.error)
             try:
-                return await self.ask(ref, named)
+                return await self._ask_or_recall(ref, named)
             except PortalError as error:
                 shared.failures, shared.error = shared.failures + 1, copy.copy(error)
                 raise
+
+    async def _ask_or_recall(self, ref: EntryId, named: bool) -> EntryState:
+        ask = partial(self.ask, ref, named)
+        return await self.or_seen_last(str(ref), ask, partial(self._seen_last, ref))
+
+    async def _seen_last(self, ref: EntryId) -> EntryState | None:
+        signed, mark = await self.marks.newest(ref), await self.marks.find(ref)
+        if signed is None or mark is None:
+            return None
+        now = trio.current_time()
+        return self.store(ref, EntryState(signed, -math.inf, mark.seen_at, now, stale=True))
+
+    async def or_seen_last(
+        self,
+        what: str,
+        ask: Callable[[], Awaitable[T]],
+        recall: Callable[[], Awaitable[T | None]],
+    ) -> T:
+        """Return what portals say, or what was seen last if they all fail, or none of them sends
+        anything for `OFFLINE_TIME`. A portal that may be restarting is waited for.
+        """
+        if self.on_stale is None:
+            return await ask()
+        answers: list[T] = []
+        failure: Exception | None = None
+        ended, found = trio.Event(), None
+
+        async def run() -> None:
+            nonlocal failure
+            try:
+                answers.append(await ask())
+            except Exception as error:  # noqa: BLE001 - raised below
+                failure = error
+            ended.set()
+
+        async def recalled() -> T | None:
+            with suppress(StorageError):
+                return await recall()
+            return None
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            why: Exception | None = await self.portals.silence(ended, OFFLINE_TIME)
+            if why is not None:
+                found = await recalled()
+            if found is None:
+                await ended.wait()
+                why = failure
+                if _is_indefinite(why):
+                    found = await recalled()
+            nursery.cancel_scope.cancel()
+        if found is not None:
+            self.on_stale(what, why)
+            return found
+        if failure is not None:
+            raise failure
+        return answers[0]
 
     async def fetch_ahead(self, ref: EntryId, max_age: float, since: float = -math.inf) -> None:
         """Ask for what `read` will be asked for."""
