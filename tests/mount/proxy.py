@@ -107,3 +107,33 @@ def proxy_to(upstream: str, *, is_open: bool = True, port: int = 0) -> Iterator[
         yield proxy
     finally:
         proxy.close()
+
+
+class Door:
+    """An address at which a portal can be reached, or refuses connections."""
+
+    def __init__(self, portal: str) -> None:
+        self._portal = portal
+        self._proxy = Proxy(portal)
+        self.url = self._proxy.url
+        self._proxy.open()
+
+    def open(self) -> None:
+        self._proxy = Proxy(self._portal, urlsplit(self.url).port or 0)
+        self._proxy.open()
+
+    def close(self) -> None:
+        self._proxy.close()
+
+    def stall(self, is_stalling: bool) -> None:
+        """Take requests and answer none, or answer again."""
+        self._proxy.stalling = is_stalling
+
+
+@contextmanager
+def door_to(portal: str) -> Iterator[Door]:
+    door = Door(portal)
+    try:
+        yield door
+    finally:
+        door.close()

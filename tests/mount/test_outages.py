@@ -5,44 +5,15 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from tests.fakes.skyfiles import noise
 from tests.mount.keys import HOME, Owner
-from tests.mount.proxy import Proxy
+from tests.mount.proxy import door_to
 from tests.skymount_process import Sandbox, output, run
 
 COUNT = 40
-
-
-class Door:
-    """An address at which a portal can be reached, or refuses connections."""
-
-    def __init__(self, portal: str) -> None:
-        self._portal = portal
-        self._proxy = Proxy(portal)
-        self.url = self._proxy.url
-        self._proxy.open()
-
-    def open(self) -> None:
-        self._proxy = Proxy(self._portal, urlsplit(self.url).port or 0)
-        self._proxy.open()
-
-    def close(self) -> None:
-        self._proxy.close()
-
-
-@contextmanager
-def door_to(portal: str) -> Iterator[Door]:
-    door = Door(portal)
-    try:
-        yield door
-    finally:
-        door.close()
 
 
 FILE = noise(64 << 10, 3)

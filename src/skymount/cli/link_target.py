@@ -17,14 +17,12 @@ from skymount.content.model.skyfile import Verified, VerifyPolicy
 from skymount.errors import BadContentError, MalformedError, NotFoundError
 from skymount.fs.skylinks.tree import Tree, TreeDirectory, TreeFile, TreeNode
 from skymount.fs.subtree import NAME_MAX
-from skymount.portal.client.base import PortalReader
 from skymount.wire.skylink import Skylink, split_link
 from skymount.wording import visible
 
 if TYPE_CHECKING:
     from skymount.cli.key_argument import EntryArgument
     from skymount.content.opening import Content
-    from skymount.wire.hns import DomainRecord
 
 HNS = "hns://"
 _HNS_DIRECTORY = "hns/"  # as in a mount
@@ -80,15 +78,6 @@ class ParsedLink:
             found = cls.parse(inside)
             return cls(text, found.root, found.path)
         return cls(text, skylink, _decoded(path))
-
-    async def resolve_domain(self, client: PortalReader) -> "DomainRecord":
-        from skymount.portal.client import hns
-
-        domain = str(self.root)
-        try:
-            return (await hns.resolve(client.http, domain, client.options)).record
-        except NotFoundError as error:
-            raise NotFoundError(f"{domain}: there is no such name", status=error.status) from None
 
 
 def _inside_mount(text: str) -> str | None:
@@ -175,7 +164,12 @@ async def resolve_link(content: "Content", link: ParsedLink) -> ResolvedLink:
     if not isinstance(skylink, Skylink):
         from skymount.wire.hns import SkylinkRecord
 
-        record = await content.portals.first(link.resolve_domain)
+        await content.entries()
+        try:
+            record, _ = await content.names.record(skylink)
+        except NotFoundError as error:
+            text = f"{skylink}: there is no such name"
+            raise NotFoundError(text, status=error.status) from None
         skylink = record.skylink
         if isinstance(record, SkylinkRecord):
             path = path or _decoded(record.path)

@@ -151,6 +151,9 @@ class Content:
                 text = "what portals showed of the registry is not remembered"
                 warn(f"{marks.failure}; {text}")
 
+        self.registry.on_stale = lambda what, error: warn(
+            f"{what}: no portal answers, so this is what was seen last: {error}"
+        )
         if await marks.open(lambda: self.ledger, warn, is_required=is_required):
             self._ends.callback(say_what_is_lost)
         return self.registry

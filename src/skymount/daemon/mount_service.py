@@ -117,6 +117,7 @@ async def _serve(
     keys = KeyringCache(Keyring(keyring.default_path()))
     async with open_content(_content_settings(config, keys, warn)) as content:
         portals, registry, ledger = content.portals, content.registry, content.ledger
+        registry.on_stale = partial(log.info, "%s: what was seen last is shown: %s")
         if config.send_pending:
             writable = [client.url for client in portals.writable_clients]
             late = portals.background or content.nursery  # where late answers come from
@@ -232,7 +233,9 @@ def _key_trees(
     documents = replace(entries, space=InodeSpace.SKYDB, suffix=b".json")
 
     def of_entry(state: EntryState) -> Mapping[str, str]:
-        return {} if state.signed is None else entry_attributes(state.signed)
+        if state.signed is None:
+            return {}
+        return {**entry_attributes(state.signed), "stale": "yes" if state.stale else "no"}
 
     def of_document(document: Document) -> Mapping[str, str]:
         return {**of_entry(document.entry), "verified": document.verified.value}

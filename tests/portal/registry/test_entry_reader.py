@@ -488,3 +488,101 @@ async def test_what_is_fetched_ahead_leaves_room_for_others(ledger: Ledger):
             assert (await portal.head(skyfile.skylink)).skylink == skyfile.skylink
         assert len(fake.asked("/svc/registry")) == 3
         nursery.cancel_scope.cancel()
+
+
+# --- what was seen last (G20)
+
+
+@pytest.fixture
+def told(both: VerifiedRegistry, alone: VerifiedRegistry, ledger: Ledger) -> list[str]:
+    """What was served as it was seen last, by registries that may do so."""
+    found: list[str] = []
+    for registry in (both, alone):
+        registry.on_stale = lambda what, error: found.append(f"{what}: {error}")
+    ledger.record_seen(signed(b"seen", 4), "a")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("down", "down"), ("hang", "down"), ("down", "hang")]
+)
+async def test_no_portal_has_an_answer(
+    first: str,
+    second: str,
+    both: VerifiedRegistry,
+    one: FakeRegistry,
+    two: FakeRegistry,
+    told: list[str],
+    autojump_clock: object,
+):
+    """G20: within 2 s what was seen last counts, later at once; it is no base of a write."""
+    one.always, two.always = first, second
+    begun = trio.current_time()
+    found = await both.read(ref())
+    assert (found.data, found.stale) == (b"seen", True)
+    assert trio.current_time() - begun < 2.1
+    assert len(told) == 1
+    begun = trio.current_time()
+    assert (await both.read(ref(), 0.1)).stale
+    assert trio.current_time() - begun < 2.1
+    with pytest.raises(UnavailableError):
+        with trio.fail_after(60):
+            await both.write(ref(), PAIR, b"new", None)
+    one.always = two.always = ""
+    one.set(signed(b"newer", 5))
+    await trio.sleep(120)
+    found = await both.read(ref())
+    assert (found.data, found.stale) == (b"newer", False)
+
+
+async def test_definite_answers_count(
+    both: VerifiedRegistry,
+    alone: VerifiedRegistry,
+    one: FakeRegistry,
+    two: FakeRegistry,
+    told: list[str],
+    autojump_clock: object,
+):
+    """G20, G4: a valid entry is one, also an older one than was seen, and so is a refusal."""
+    one.set(signed(b"old", 3))
+    two.always = "down"
+    with pytest.raises(RolledBackError):
+        await both.read(ref())
+    one.always = "denied"
+    with pytest.raises(AccessDeniedError):
+        await alone.read(ref())
+    one.always = "missing"
+    assert (await alone.read(ref())).signed is None
+    assert not told
+
+
+async def test_a_portal_that_is_slow_is_waited_for(
+    alone: VerifiedRegistry, one: FakeRegistry, told: list[str], autojump_clock: object
+):
+    """G20: while it sends anything, or may be restarting."""
+    one.set(signed(b"new", 5))
+    one.faults = [6.0]
+    async with trio.open_nursery() as nursery:
+        found: list[EntryState] = []
+
+        async def read() -> None:
+            found.append(await alone.read(ref()))
+
+        nursery.start_soon(read)
+        await trio.sleep(1.5)
+        [client] = alone.portals.clients
+        alone.portals.health(client).gave_sign(trio.current_time())
+    assert [(each.data, each.stale) for each in found] == [(b"new", False)]
+    assert not told
+
+
+async def test_nothing_was_seen(
+    alone: VerifiedRegistry, one: FakeRegistry, told: list[str], autojump_clock: object
+):
+    """G20: then it is an error, or takes as long as the portal does."""
+    one.always = "down"
+    with pytest.raises(UnavailableError):
+        await alone.read(ref("b"))
+    one.always, one.faults = "", [6.0]
+    assert (await alone.read(ref("b"))).signed is None
+    assert not told

@@ -150,14 +150,19 @@ class Documents:
         return None if state is None else Document(state, state.data)
 
     async def read(
-        self, ref: EntryId, max_age: float = 0.0, *, since: float = -math.inf
+        self,
+        ref: EntryId,
+        max_age: float = 0.0,
+        *,
+        since: float = -math.inf,
+        fresh: bool = False,
     ) -> Document:
         """Return a document; the arguments are those of `EntryReader.read`.
 
         NoDocumentError when the entry's skylink leads to something else. An entry without a skylink
         is no document.
         """
-        state = await self._entries.read(ref, max_age, since=since)
+        state = await self._entries.read(ref, max_age, since=since, fresh=fresh)
         skylink = _skylink_in(state)
         if skylink is None:
             return Document(state, None)

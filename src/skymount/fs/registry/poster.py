@@ -58,7 +58,7 @@ class EntryPoster(Generic[S]):
     async def _catch_up(self, entry_id: EntryId, buffer: WriteBuffer[S]) -> None:
         """Go on from content that was sent from the spool after its posting failed."""
         if buffer.base is not None and buffer.unposted is not None:
-            state = await self._store.read(entry_id)
+            state = await self._store.read(entry_id, fresh=True)
             if state.data == buffer.unposted:
                 buffer.posted(state, buffer.unposted)
 
@@ -84,7 +84,7 @@ class EntryPoster(Generic[S]):
             if base is not None:
                 return base
             with suppress(PortalError):  # then it is posted, or kept in the spool
-                state = await self._store.read(entry_id)
+                state = await self._store.read(entry_id, fresh=True)
                 if state.data == data:
                     return state
         return await self._store.write(entry_id, pair, data, base)

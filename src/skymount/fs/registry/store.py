@@ -38,10 +38,17 @@ class KeyFileStore(Protocol[S]):
         """Return the same of its entry alone: what is known of a file that cannot be read."""
 
     async def read(
-        self, entry_id: EntryId, /, max_age: float = 0.0, *, since: float = -math.inf
+        self,
+        entry_id: EntryId,
+        /,
+        max_age: float = 0.0,
+        *,
+        since: float = -math.inf,
+        fresh: bool = False,
     ) -> S:
         """Return a file's state: by a new answer, or one that came at most `max_age` seconds ago,
-        to a request that began at `since` or later, by trio's clock.
+        to a request that began at `since` or later, by trio's clock. Unless `fresh`, what was seen
+        last counts if no portal has an answer.
         """
 
     async def fetch_ahead(self, entry_id: EntryId, /, max_age: float, since: float) -> None:

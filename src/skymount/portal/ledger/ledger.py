@@ -232,6 +232,11 @@ class Ledger:
         # Not synced: what is lost in a power failure is seen again, later.
         return self.database.write(write, durable=False) if found is None else found
 
+    def name_target(self, name: str) -> str | None:
+        """Return what a name led to when that was last noted."""
+        rows = self._rows(_NAME_VERSION, (name,))
+        return rows[0][0] if rows else None
+
     def public_keys(self) -> list[bytes]:
         return [key for (key,) in self._rows(_LISTED_KEYS)]
 

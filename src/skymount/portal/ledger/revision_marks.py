@@ -173,6 +173,10 @@ class RevisionMarks:
             self.ledger.name_since, name, target, abandon_on_cancel=True, limiter=self._threads
         )
 
+    async def name_target(self, name: str) -> str | None:
+        """Return what `name_since` was last told; None where there is no ledger."""
+        return None if self.ledger is None else await self.in_thread(self.ledger.name_target, name)
+
     async def find_entry(self, link: Skylink) -> EntryId | None:
         if self.ledger is None:
             unsaved = self._unsaved.items()

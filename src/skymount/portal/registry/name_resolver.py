@@ -28,7 +28,12 @@ from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.entries import EntryId
 from skymount.portal.registry.entry_reader import EntryReader, EntryState
 from skymount.settings import DEFAULTS
-from skymount.wire.hns import DomainRecord, RegistryRecord
+from skymount.wire.hns import (
+    DomainRecord,
+    RegistryRecord,
+    encode_resolution,
+    parse_resolution,
+)
 from skymount.wire.registry_entry import SignedEntry, entry_link, linked_skylink
 from skymount.wire.registry_proof import HOPS, verified_hops
 from skymount.wire.skylink import Skylink
@@ -58,6 +63,7 @@ class Resolution:
     verified: bool  # whether each registry entry on the path was; never of a domain
     requested_at: float = 0.0  # when it was asked for, by trio's clock
     provisional: bool = False  # whether nobody proved it, and a portal failed
+    stale: bool = False  # whether no portal has an answer, and this was seen last
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +240,10 @@ class NameResolver:
             if isinstance(error, StorageError):  # a rollback could not be detected
                 raise UnavailableError(str(error)) from None
             raise
-        state.cached = CachedResolution(found, requested_at=now, outdated=state.outdated)
+        failures = state.cached.failures + 1 if found.stale else 0
+        state.cached = CachedResolution(
+            found, requested_at=now, failures=failures, failed_at=now, outdated=state.outdated
+        )
         return found
 
     async def find(self, name: ResolvableName, path: ResolutionPath) -> Resolution:
@@ -243,19 +252,37 @@ class NameResolver:
             return await self._follow(name, path)
         if self._config.verify is VerifyPolicy.REQUIRE:
             raise BadContentError(f"{name}: what a domain leads to is not verified")
-        ask = partial(self._record, domain=name)
-        record = await self._portals.first(ask, probe=ask)
+        record, is_stale = await self.record(name)
         self.learn_key(record)
-        return replace(await self._follow(record.skylink, path), verified=False)
+        found = await self._follow(record.skylink, path)
+        return replace(found, verified=False, stale=found.stale or is_stale)
 
-    @staticmethod
-    async def _record(client: PortalReader, domain: str) -> DomainRecord:
-        return (await hns.resolve(client.http, domain, client.options)).record
+    async def record(self, domain: str) -> tuple[DomainRecord, bool]:
+        """Return the record of a domain, and whether it is the one that was seen last (G20)."""
+        marks, name = self._entries.marks, f"record/{domain}"
+
+        async def ask_one(client: PortalReader) -> DomainRecord:
+            return (await hns.resolve(client.http, domain, client.options)).record
+
+        async def ask() -> tuple[DomainRecord, bool]:
+            record = await self._portals.first(ask_one, probe=ask_one)
+            with suppress(StorageError):
+                await marks.name_since(name, encode_resolution(record).decode())
+            return record, False
+
+        async def recall() -> tuple[DomainRecord, bool] | None:
+            text = await marks.name_target(name)
+            with suppress(MalformedError):
+                return None if text is None else (parse_resolution(text.encode()), True)
+            return None
+
+        return await self._entries.or_seen_last(domain, ask, recall)
 
     async def _follow(self, link: Skylink, path: ResolutionPath) -> Resolution:
+        is_stale = False
         for _ in range(HOPS + 1):
             if link.version == 1:
-                return Resolution(link, verified=True)
+                return Resolution(link, verified=True, stale=is_stale)
             target = await self._by_registry(link, path)
             if target is None:
                 found = await self._by_portal(link, path)
@@ -265,13 +292,14 @@ class NameResolver:
                 target = await self._by_registry(link, path, is_proven=True)
                 if target is None:
                     return found
-            link = target
+            link, is_stale = target[0], is_stale or target[1]
         raise BadContentError(f"{link}: more registry entries than {HOPS} are on the way")
 
     async def _by_registry(
         self, link: Skylink, path: ResolutionPath, *, is_proven: bool = False
-    ) -> Skylink | None:
-        """Read the entry that a v2 skylink names; None where only a portal can resolve it.
+    ) -> tuple[Skylink, bool] | None:
+        """Read the entry that a v2 skylink names, which may be the one that was seen last; None
+        where only a portal can resolve it.
 
         A forged or rolled back entry is an error, unless a portal proved where the link leads: the
         word of the portal that sent it would be no better.
@@ -290,7 +318,7 @@ class NameResolver:
         if state.signed is None:  # a portal without a registry may still resolve it
             return None
         path[link] = None if state.data is None else linked_skylink(state.data)
-        return _linked(link, state.signed)
+        return _linked(link, state.signed), state.stale
 
     async def _by_portal(self, link: Skylink, path: ResolutionPath) -> Resolution:
         """Let a portal resolve a v2 skylink; one that proves its answer is preferred."""
