@@ -242,6 +242,8 @@ class FakePortal:
     breaks_upload: tuple[int, str] | None = None
     """Bytes of an upload's body that it reads, and what it does then: reset, stall, sip (read on,
     slowly), or hang without reading any more."""
+    sips: float = 0.0
+    """Seconds of pause after each MiB of a body that it takes."""
     _content: dict[Skylink, FakeSkyfile] = field(default_factory=dict)
     _rules: list[_Rule] = field(default_factory=list)
 
@@ -363,6 +365,8 @@ class FakePortal:
     async def _serve(self, stream: trio.SocketStream) -> None:
         self.connections += 1
         self.accepted += 1
+        if self.sips:  # little is under way then
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _PIECE)
         try:
             if self.tls is None:
                 await self._converse(stream)
@@ -379,7 +383,7 @@ class FakePortal:
         held = b""
         while True:
             try:
-                request, held = await _receive(stream, held, self.breaks_upload)
+                request, held = await _receive(stream, held, self.breaks_upload, self.sips)
             except _BrokenUploadError as broken:
                 self.requests.append(broken.request)
                 await _end(stream, broken.then)
@@ -417,7 +421,7 @@ class _BrokenUploadError(Exception):
 
 
 async def _receive(
-    stream: trio.SocketStream, held: bytes, breaks: tuple[int, str] | None = None
+    stream: trio.SocketStream, held: bytes, breaks: tuple[int, str] | None, sips: float
 ) -> tuple[Request | None, bytes]:
     """Read a request; None at the end of the connection."""
     while b"\r\n\r\n" not in held:
@@ -447,6 +451,8 @@ async def _receive(
         piece = await stream.receive_some()
         if not piece:
             return None, b""
+        if (len(body) + len(piece)) >> 20 > len(body) >> 20:
+            await trio.sleep(sips)
         body += piece
     return Request(method, target, headers, bytes(body[:size])), bytes(body[size:])
 
