@@ -207,7 +207,7 @@ def test_a_download_may_take_longer(sandbox: Sandbox, fake: FakePortal) -> None:
 def test_an_upload_may_take_longer(sandbox: Sandbox, fake: FakePortal) -> None:
     """Nobody is told that the portal is silent."""
     fake.add(LONG)
-    fake.sips = 0.4
+    fake.takes = 256 << 10, 0.1
     file = sandbox.root / "file"
     file.write_bytes(bytes(12 << 20))
     with at_terminal(asking(sandbox, fake), "upload", str(file), "--timeout", "3") as terminal:

@@ -25,6 +25,7 @@ import trio
 
 from skymount.portal.http.memory_budget import take
 from skymount.portal.http.proxy import ProxyAwayError, Route, TunnelRefusedError
+from skymount.portal.http.request_watch import current
 from skymount.portal.http.response_body import RECEIVED, Body, ChunkedBody, MinimumRate, SizedBody
 from skymount.portal.http.response_head import SMALL_LIMIT, HeadBuffer
 from skymount.portal.http.stream import CheckAddress, SocketStream, Wait, open_stream
@@ -299,6 +300,8 @@ async def _send(stream: SocketStream, request: httpx.Request, route: Route) -> b
             head += b"".join([writer.send(h11.Data(data=data)) or b"" for data in content])
         await stream.send(head, timeout)
         if isinstance(content, httpx.AsyncByteStream) and not isinstance(content, httpx.ByteStream):
+            if (watch := current()) is not None:
+                watch.sends(stream.sent)
             async with _closed_afterwards(aiter(content)) as pieces:
                 async for data in pieces:
                     await stream.send(writer.send(h11.Data(data=data)) or b"", timeout)

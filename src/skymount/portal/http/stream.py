@@ -3,11 +3,14 @@
 Errors are those of httpx. What the bytes mean is left to ``http11``.
 """
 
+import array
+import fcntl
 import math
 import os
 import select
 import socket
 import ssl
+import termios
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -131,6 +134,7 @@ class SocketStream:
             raise httpx.ConnectError(str(error)) from error
         self.wait: Wait | None = None
         self._tls: ssl.SSLSocket | None = None
+        self._sent = 0  # bytes, as far as the kernel has them
         self._has_received = False
         self._is_emptied = False
         """Whether the last buffer did not get full."""
@@ -176,12 +180,23 @@ class SocketStream:
         poll.register(self._socket, events)
         return not poll.poll(0)
 
+    def sent(self) -> tuple[int, int]:
+        """Return the bytes that the kernel was given, and how many of them the other side has not
+        taken.
+        """
+        queued = array.array("i", [0])
+        if not self.is_closed:
+            fcntl.ioctl(self._socket, termios.TIOCOUTQ, queued)
+        return self._sent, queued[0]
+
     async def send(self, data: bytes, timeout: float | None) -> None:
         rest = memoryview(data)
         try:
             while rest:
                 try:
-                    rest = rest[self._socket.send(rest) :]
+                    size = self._socket.send(rest)
+                    rest = rest[size:]
+                    self._sent += size
                 except (BlockingIOError, ssl.SSLWantWriteError):
                     with self._bounded(timeout, httpx.WriteTimeout):
                         await trio.lowlevel.wait_writable(self._socket)
