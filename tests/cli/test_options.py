@@ -206,12 +206,13 @@ def test_a_download_may_take_longer(sandbox: Sandbox, fake: FakePortal) -> None:
 
 def test_an_upload_may_take_longer(sandbox: Sandbox, fake: FakePortal) -> None:
     """Nobody is told that the portal is silent."""
-    fake.add(LONG)
+    large = of_files({"file": bytes(12 << 20)})
+    fake.add(large)
     fake.takes = 256 << 10, 0.1
     file = sandbox.root / "file"
-    file.write_bytes(bytes(12 << 20))
+    file.write_bytes(large.payload)
     with at_terminal(asking(sandbox, fake), "upload", str(file), "--timeout", "3") as terminal:
-        assert terminal.end() == (0, f"{LONG.name}\n")
+        assert terminal.end() == (0, f"{large.name}\n")
     assert "waiting" not in terminal.shown
 
 
@@ -229,7 +230,7 @@ def test_who_is_waited_for_and_until_when(home: Sandbox, silent: FakePortal, com
 @pytest.mark.parametrize("command", ["ls", "upload"])
 def test_another_portal_works(home: Sandbox, silent: FakePortal, command: str) -> None:
     with in_thread(FakePortal()) as good:
-        good.add(LONG)
+        good.add(LONG, of_files({"file": b"content"}))
         given = ["ls", LONG.name] if command == "ls" else words(home, command)
         done = asking(home, silent, good).skymount(*given, "--timeout", "300")
         assert done.returncode == 0, done.stderr
