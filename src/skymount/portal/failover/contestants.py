@@ -56,6 +56,8 @@ class FailoverConfig:
     longest_wait: float = 10.0
     """Seconds that an operation waits for portals that asked for a pause, from its begin on, or
     from when the first one did."""
+    after_silence: bool = True
+    """Whether a portal that did not answer in time is asked again."""
     wakes: bool = True
     """Whether silent portals are asked for a sign of life when no other one has an answer."""
 
@@ -104,15 +106,6 @@ class AttemptsUnderWay:
             raise
         finally:
             del self._attempts[watch]
-
-    def silent_for(self, seconds: float) -> set[str]:
-        """Return the portals of which an attempt has waited for so long without a byte."""
-        now = trio.current_time()
-        return {
-            attempt.url
-            for watch, attempt in self._attempts.items()
-            if now >= attempt.begun + seconds and (watch.is_idle or watch.wait(now) >= seconds)
-        }
 
     def waited_for(self) -> list[str]:
         """Return the portals for which an operation waited that is out of time now: those of
@@ -260,10 +253,6 @@ class Contestants:
     def waited_for(self) -> Sequence[str]:
         """Return the portals for which an operation waited that is out of time now."""
         return self._under_way.waited_for()
-
-    def silent_for(self, seconds: float) -> set[str]:
-        """Return the portals of which an operation has waited for so long without a byte."""
-        return self._under_way.silent_for(seconds)
 
     # --- signs of life
 

@@ -333,7 +333,10 @@ class Race(Generic[T]):
         is_spared = is_spared or turn.health.is_away(now)
         may_wait = self._is_alone and turn.worked
         is_spared = is_spared or (turn.health.is_silent and not may_wait)
-        return 1 if is_spared else self._portals.config.rounds
+        config = self._portals.config
+        was_silent = isinstance(self.errors.get(turn.client), PortalTimeoutError)
+        is_spared = is_spared or (was_silent and not config.after_silence)
+        return 1 if is_spared else config.rounds
 
     @property
     def _may_insist(self) -> bool:
