@@ -72,6 +72,15 @@ async def test_a_portal_that_is_known_to_fail_comes_last():
         assert found.takers == [1, 2]
 
 
+async def test_a_portal_that_works_again_is_used():
+    """R11: though nothing but uploads asks it."""
+    async with several(2) as found:
+        found.fakes[0].fault(status(503), UPLOAD, times=1)
+        with trio.fail_after(50):
+            while await found.upload(body()) is not found.portals.clients[0]:
+                await trio.sleep(0.1)
+
+
 async def test_a_read_only_portal_gets_nothing():
     """W2."""
     async with several(3, 0, 2) as found:

@@ -75,6 +75,7 @@ async def upload_copies(
     """
     upload = await _prepared(portals, body, on_fallback)
     chosen = portals.writable()
+    chosen.start_trials(_see_alive)
     clients = chosen.ranked()
     chosen = replace(chosen, clients=clients[:count] if body.is_encrypted else clients)
     want = Want(count if upload.body.is_shared else 1, count, is_hedged=False)
@@ -84,6 +85,11 @@ async def upload_copies(
 
     await upload.run(chosen, want, is_quiet, is_quiet)
     return upload.copies
+
+
+async def _see_alive(client: PortalReader) -> None:
+    if not await client.http.is_alive():
+        raise UnavailableError("it gives no sign of life", url=client.url)
 
 
 async def upload_to_all(
