@@ -458,7 +458,7 @@ class Config(_OfPortals):
     timeout: float = setting(
         30.0,
         "Seconds that a portal may stay silent; of a mount: that a file operation may take.",
-        "For other commands that is in each of three attempts.",
+        "A download that goes on may take hours; see [semantics](semantics.md), R14.",
         flag="--timeout SECONDS",
     )
     wait_for_portal: float = setting(

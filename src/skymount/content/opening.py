@@ -68,6 +68,8 @@ class ContentSettings:
     """The options of each portal's client, by its address."""
     silence: float
     """For which a portal may be silent."""
+    after_silence: bool = True
+    """Whether it is asked again then."""
     wait: float = DEFAULTS.wait_for_portal
     """For which one that refuses connections is waited for."""
     verify: VerifyPolicy
@@ -193,7 +195,12 @@ async def open_content(
     opening = (
         nullcontext(portals)
         if portals
-        else open_portals(settings.portals, settings.silence, settings.wait)
+        else open_portals(
+            settings.portals,
+            settings.silence,
+            settings.wait,
+            after_silence=settings.after_silence,
+        )
     )
     with ExitStack() as ends:  # last: tasks that are cancelled note in the ledger what became of it
         async with (

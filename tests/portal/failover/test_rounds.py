@@ -11,6 +11,7 @@ import trio
 from skymount.errors import (
     NotFoundError,
     PortalError,
+    PortalTimeoutError,
     UnavailableError,
 )
 from skymount.portal.client.client import PortalClient
@@ -63,6 +64,16 @@ async def test_recovery_within_the_rounds(failure: PortalError, autojump_clock: 
     """A portal that fails twice and then answers is good enough."""
     asked = portals(1)
     assert await ask(asked, Script(asked, [failure, failure, "late"])) == "late"
+
+
+@pytest.mark.parametrize("before", [[], [DOWN]])
+async def test_nobody_asks_again_after_silence(before: list[PortalError], autojump_clock: object):
+    """R14: of a command; after other failures it does."""
+    asked = replace(portals(1), config=replace(CONFIG, after_silence=False))
+    script = Script(asked, [*before, SLOW, "late"])
+    with pytest.raises(PortalTimeoutError):
+        await ask(asked, script)
+    assert script.counts == {0: len(before) + 1}
 
 
 async def test_refusals_are_final(autojump_clock: object):

@@ -17,7 +17,7 @@ from skymount.errors import (
     StorageError,
 )
 from skymount.portal.client.base import PortalReader
-from skymount.portal.failover.contestants import Ask, Contestants, Outages
+from skymount.portal.failover.contestants import Ask, Contestants, FailoverConfig, Outages
 from skymount.portal.failover.health import Rank, State
 from skymount.portal.failover.race import ALL, PROOF, Race, Want
 from skymount.settings import PortalOptions
@@ -54,7 +54,7 @@ class Portals(Contestants):
         over, in the background; it may outlast the call.
         """
         if probe is not None and not self.is_alone:
-            self._start_trials(probe)
+            self.start_trials(probe)
         race = await Race(self, ask, Want(is_hedged=hedged), urgent=urgent).run()
         for answer in race.answers.values():
             return answer
@@ -70,7 +70,7 @@ class Portals(Contestants):
         """
         if self.is_alone:
             return [await self.first(ask)]
-        self._start_trials(ask)
+        self.start_trials(ask)
         race = await Race(self, ask, ALL, insists=insists).run()
         if not race.answers:
             raise race.error
@@ -124,7 +124,7 @@ class Portals(Contestants):
 
     # --- trials
 
-    def _start_trials(self, ask: Ask[object]) -> None:
+    def start_trials(self, ask: Ask[object]) -> None:
         """Ask the portals whose pause is over, if another one does the work. Each is a hedge."""
         if self.background is None:
             return
@@ -155,7 +155,11 @@ class Portals(Contestants):
 
 @asynccontextmanager
 async def open_portals(
-    portals: Mapping[str, PortalOptions], timeout: float, wait: float = 0.0
+    portals: Mapping[str, PortalOptions],
+    timeout: float,
+    wait: float = 0.0,
+    *,
+    after_silence: bool = True,
 ) -> AsyncIterator[Portals]:
     """Open a client for each URL, with its options and seconds of silence. `wait` is
     `wait_for_portal` in seconds.
@@ -168,5 +172,7 @@ async def open_portals(
             made = PortalReader.of(replace(options, idle_timeout=timeout, retries=0))
             clients.append(await stack.enter_async_context(made))
         async with trio.open_nursery() as background:
-            yield Portals(clients, background=background, outages=Outages(wait))
+            config = FailoverConfig(after_silence=after_silence)
+            outages = Outages(wait)
+            yield Portals(clients, config, background=background, outages=outages)
             background.cancel_scope.cancel()
