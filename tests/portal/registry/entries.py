@@ -1,14 +1,17 @@
 """Entries by the name of their data key, what of them is pending, and a ledger without threads."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import TypeVar, TypeVarTuple
 
 import trio
 
+from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.entries import EntryId
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.outbox import Status
 from skymount.portal.ledger.revision_marks import RevisionMarks
+from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.registry_entry import SignedEntry, hash_data_key
 from tests.portal.ledger import entries
 from tests.portal.ledger.entries import KEY, unsent
@@ -45,3 +48,9 @@ def held(ledger: Ledger, data: bytes, name: str = "a", **more: object) -> int:
     given = {"portals": ["http://p1.invalid"], "status": Status.WAITING, **more}
     ledger.keep(ref(name), data, "down", **given)  # type: ignore[arg-type]
     return unsent(ledger)[-1].id
+
+
+def among(entries: VerifiedRegistry, urls: Collection[str]) -> Portals:
+    """Return the portals of a registry that have these addresses."""
+    chosen = [each for each in entries.portals.clients if each.url in urls]
+    return replace(entries.portals, clients=chosen)
