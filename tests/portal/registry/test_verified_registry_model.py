@@ -300,6 +300,9 @@ class Model(RuleBasedStateMachine):
         except PortalError:
             self.failed(name, data)
             return
+        except StorageError:  # a conflict, and something else was written later
+            assert len([each for each in self.pending() if self.name_of(each) == name]) > 1
+            return
         if state is None:  # interrupted
             self.failed(name, data)
             return

@@ -315,8 +315,8 @@ class Ledger:
     def begin(self, number: int, *, only_last: bool = False) -> bool:
         """Mark a write as being posted by this process.
 
-        False when it is gone, or another process is posting it or a later write to the entry. If
-        `only_last`, False too when any later write to the entry is pending.
+        False when it is gone, another process is posting it or a later write to the entry, or a
+        later one waits. If `only_last`, a later conflict counts too.
         """
         begin = partial(outbox.begin, number=number, stamp=self._stamp(), only_last=only_last)
         return self.database.write(begin)
