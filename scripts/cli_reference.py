@@ -29,6 +29,10 @@ stderr. `--json` has the result as `verified`: `yes`, `partly` (only names and s
 With `--verify require` such content is refused; with `--verify off` nothing is verified, and
 there are no warnings.
 
+A command gives up when a portal neither sends nor takes anything for `--timeout` seconds (30), and
+may take as long as it takes otherwise ([semantics](semantics.md), R14). At a terminal it says after
+2 s which portal it waits for.
+
 A command that reads from a closed standard input, or writes content to a closed standard output,
 fails. Results and messages for closed streams are dropped.
 

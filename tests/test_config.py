@@ -97,6 +97,7 @@ def test_every_key_can_be_set_in_the_file() -> None:
         registry_writes = "majority"
         hns_ttl = 30
         timeout = 10
+        wait_for_portal = "5 min"
         log_file = "/tmp/log"
         log_level = "Warning"
         metrics_listen = "[::1]:9464"
@@ -127,6 +128,7 @@ def test_every_key_can_be_set_in_the_file() -> None:
         registry_writes=WritePolicy.MAJORITY,
         hns_ttl=30.0,
         timeout=10.0,
+        wait_for_portal=300.0,
         log_file="/tmp/log",
         log_level="warning",
         metrics_listen="[::1]:9464",

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from skymount.errors import MalformedError, WrongTypeError
-from skymount.values import callback, flag, integer, mapping, seconds, text, texts
+from skymount.values import callback, duration, flag, integer, mapping, seconds, text, texts
 
 HUGE = 10**5000  # more digits than Python prints
 
@@ -16,6 +16,7 @@ def test_values_that_fit():
     assert flag(False, "x") is False
     assert integer(HUGE, "x") == HUGE
     assert repr(seconds(2, "x")) == "2.0"
+    assert [duration(each, "x") for each in ("5 min", "0", 0, 1.5)] == [300.0, 0.0, 0.0, 1.5]
     assert texts(["a", "b"], "x") == ("a", "b")
     assert mapping({1: 2}, "x") == {1: 2}
     assert callback(print, "x") is print
@@ -31,6 +32,7 @@ def test_values_that_fit():
         (integer, True, "an integer, not bool"),
         (integer, 1.0, "an integer, not float"),
         (seconds, True, "a number of seconds, not bool"),
+        (duration, False, "a number of seconds, not bool"),
         (seconds, "1", "a number of seconds, not str"),
         (texts, "ab", "a list of strings, not a single one"),
         (texts, {"a"}, "a list of strings, not set"),

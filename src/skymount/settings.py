@@ -17,6 +17,7 @@ from skymount.policies import VerifyPolicy, WritePolicy
 from skymount.values import (
     absolute_path,
     callback,
+    duration,
     flag,
     format_size,
     header_value,
@@ -100,14 +101,14 @@ def _hosts(value: Iterable[tuple[str, int | None]]) -> list[str]:
     return [host if port is None else f"{host}:{port}" for host, port in shown]
 
 
+def _short(value: float) -> float:
+    return int(value) if value.is_integer() else value
+
+
 _KINDS: Mapping[type, Kind] = {
     str: Kind(text),
     bool: Kind(flag, truth),
-    float: Kind(
-        partial(seconds, most=3600),
-        number,
-        lambda value: int(value) if value.is_integer() else value,
-    ),
+    float: Kind(partial(seconds, most=3600), number, _short),
     Dialect: Kind(_dialect, write=lambda value: value.name),
 }
 _ADDRESSES = Kind(portal_urls, items, list)
@@ -116,6 +117,7 @@ _HOSTS = Kind(redirect_hosts, items, _hosts)
 _PATH = Kind(path)
 _URL = Kind(portal_url)
 _SIZE = Kind(parse_size, write=format_size)
+_DURATION = Kind(duration, write=_short)
 
 
 def _integers(least: int, most: int) -> Kind:
@@ -456,8 +458,18 @@ class Config(_OfPortals):
     timeout: float = setting(
         30.0,
         "Seconds that a portal may stay silent; of a mount: that a file operation may take.",
-        "For other commands that is in each of three attempts.",
+        "A download that goes on may take hours; see [semantics](semantics.md), R14.",
         flag="--timeout SECONDS",
+    )
+    wait_for_portal: float = setting(
+        0.0,
+        "How long operations of a mount wait for a portal that refuses connections, like `5 min`.",
+        "It must have worked within the last minute. Without this they wait for 5 s, as it may be "
+        "restarting; `timeout` begins after the wait. See [semantics](semantics.md), R10.",
+        kind=_DURATION,
+        flag="--wait-for-portal DURATION",
+        example="5 min",
+        off=True,
     )
     log_file: str = setting(
         "",

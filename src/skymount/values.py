@@ -104,6 +104,14 @@ def seconds(value: object, name: str, most: float = sys.float_info.max) -> float
     return float(found)
 
 
+def duration(value: object, name: str) -> float:
+    """Return a number of seconds, 0 included, at most a day; it may be a text with a unit."""
+    found = value
+    if isinstance(value, str):
+        found = parse_duration(value) if value.strip() != "0" else 0
+    return 0.0 if type(found) is int and not found else seconds(found, name, most=86400)
+
+
 def texts(value: object, name: str) -> tuple[str, ...]:
     """Return a sequence of texts; a single text is not one."""
     what = "a list of strings"

@@ -1,10 +1,11 @@
-"""What all commands that ask a portal have in common: options, exit codes, interrupts."""
+"""What all commands that ask a portal have in common: options, exit codes, interrupts, patience."""
 
 import base64
 import os
 import signal
 import subprocess
 import threading
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -12,15 +13,16 @@ import pytest
 
 from skymount.cli import cli
 from skymount.wire.skykey import Kind, Skykey
-from skymount.wire.skylink import Skylink
-from tests.cli.helpers import leaves
+from tests.cli.helpers import asking, leaves
 from tests.cli.terminal import at_terminal
 from tests.fakes import portal as faults
-from tests.fakes.portal import FakePortal, Reply, Request
+from tests.fakes.portal import FakePortal, Reply, Request, in_thread
+from tests.fakes.skyfiles import of_files
 from tests.mount.namespaces import new_namespace
 from tests.skymount_process import LIMIT, SKYMOUNT, Sandbox, end
 
 A = "AABsdvY0MzM9fsdHVWdqiw1Rj4Kp9KAZwYNbHO-ksMFHkg"
+LONG = of_files({"long": bytes(1280 << 10)})
 SKYKEY = Skykey(Kind.PRIVATE, bytes(32), bytes(24), "given").text
 
 ASKING = {
@@ -156,23 +158,82 @@ def test_an_interrupt(home: Sandbox, fake: FakePortal, command: str) -> None:
     assert set(home.root.iterdir()) == before
 
 
-def test_who_is_waited_for(home: Sandbox, fake: FakePortal) -> None:
-    """It is said at a terminal, long before the time-out."""
+@pytest.fixture
+def silent(fake: FakePortal) -> FakePortal:
     fake.fault(faults.stalls_after(-1))
-    words = ("ls", str(Skylink.v1(bytes(32), 100)), "--portal", fake.url, "--timeout", "300")
-    with at_terminal(home, *words) as terminal:
-        terminal.wait_for(f"waiting for {fake.url}, which sends nothing")
+    return fake
 
 
-@pytest.mark.parametrize("command", ["upload", "ls", "registry get", "db set", "skykey list"])
-def test_a_portal_that_is_silent_for_too_long(
-    home: Sandbox, fake: FakePortal, command: str
-) -> None:
-    fake.fault(faults.stalls_after(-1))
-    more = ["--wait", "0.1"] if command == "registry get" else []
-    code, out, said = ask(home, command, "--portal", fake.url, "--timeout", "0.1", *more)
-    assert (code, out) == (1, ""), said
-    assert fake.url in said
+def times_asked(fake: FakePortal) -> dict[str, int]:
+    """Return how often each thing was asked for."""
+    return Counter(
+        f"{each.method} {each.target.partition('/skymount/')[0]}" for each in fake.asked()
+    )
+
+
+@pytest.mark.parametrize("command", ASKING)
+def test_a_silent_portal_is_asked_once(home: Sandbox, silent: FakePortal, command: str) -> None:
+    """R14: and whoever has no terminal is told at the end whom it waited for, and how long."""
+    looks = command.startswith(("registry", "db get", "db delete"))  # for 5 s more
+    done = asking(home, silent).skymount(*words(home, command), "--timeout", "1", stdin=SKYKEY)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert silent.url in done.stderr
+    assert f"no answer in time: silent for {6 if looks else 1} s" in done.stderr
+    assert set(times_asked(silent).values()) == {1}
+
+
+def test_a_portal_that_stalls_in_a_body_is_asked_once(sandbox: Sandbox, fake: FakePortal) -> None:
+    fake.add(LONG)
+    fake.fault(faults.stalls_after(100), "^GET /[^/]*[?/]")
+    said = asking(sandbox, fake).fail("cat", LONG.name, "--timeout", "1", code=1)
+    assert "no answer in time: silent for 1 s" in said
+    assert len(fake.asked("^GET /[^/]*[?/]")) == 1
+
+
+def test_bytes_of_a_head_are_no_progress(sandbox: Sandbox, fake: FakePortal) -> None:
+    fake.fault(faults.drips_head(0.1))
+    said = asking(sandbox, fake).fail("ls", LONG.name, "--timeout", "1", code=1)
+    assert "no answer in time: only " in said
+    assert set(times_asked(fake).values()) == {1}
+
+
+def test_a_download_may_take_longer(sandbox: Sandbox, fake: FakePortal) -> None:
+    fake.add(LONG)
+    fake.fault(faults.drips(64 << 10, 0.2), "^GET /[^/]*[?/]")
+    box = asking(sandbox, fake)
+    assert box.succeed("cat", f"{LONG.name}/long", "--timeout", "3").encode() == LONG.payload
+
+
+def test_an_upload_may_take_longer(sandbox: Sandbox, fake: FakePortal) -> None:
+    """Nobody is told that the portal is silent."""
+    large = of_files({"file": bytes(12 << 20)})
+    fake.add(large)
+    fake.takes = 256 << 10, 0.1
+    file = sandbox.root / "file"
+    file.write_bytes(large.payload)
+    with at_terminal(asking(sandbox, fake), "upload", str(file), "--timeout", "3") as terminal:
+        assert terminal.end() == (0, f"{large.name}\n")
+    assert "waiting" not in terminal.shown
+
+
+@pytest.mark.parametrize(
+    "command", ["ls", "hns resolve", "upload", "registry get", "skykey create"]
+)
+def test_who_is_waited_for_and_until_when(home: Sandbox, silent: FakePortal, command: str) -> None:
+    """R14: it is said at a terminal, long before the time-out."""
+    given = *words(home, command), "--timeout", "300"
+    with at_terminal(asking(home, silent), *given) as terminal:
+        terminal.wait_for(f"waiting for {silent.url}, which sends nothing, for ")
+        terminal.wait_for("s more at most (see --timeout)")
+
+
+@pytest.mark.parametrize("command", ["ls", "upload"])
+def test_another_portal_works(home: Sandbox, silent: FakePortal, command: str) -> None:
+    with in_thread(FakePortal()) as good:
+        good.add(LONG, of_files({"file": b"content"}))
+        given = ["ls", LONG.name] if command == "ls" else words(home, command)
+        done = asking(home, silent, good).skymount(*given, "--timeout", "300")
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -253,22 +253,49 @@ def test_replicas_that_make_no_sense(pair: Pair, file: Path, options: list[str],
     assert pair.fake.requests == []
 
 
-def test_a_portal_that_lies_about_its_skylink(pair: Pair, file: Path) -> None:
-    """W3, W4: it has no copy; what is published leads to what was sent and is proved."""
+def test_a_portal_that_gives_a_wrong_skylink(pair: Pair, file: Path) -> None:
+    """W3, W4: it has no copy; the next portal is asked, and its skylink counts."""
     other = of_files({"other": b"content"})
     pair.fake.add(other)
     skylink = pair.box.upload(file, pair.second)
+    lie = f"it gave the upload the skylink {other.skylink}, and has something else there"
+    named = f"{lie} ({pair.fake.url})"
+    done = pair.box.skymount("upload", file)
+    assert (done.returncode, done.stdout) == (0, f"{skylink}\n")
+    assert done.stderr.splitlines() == [
+        f"skymount: warning: {named}; now trying {pair.second}",
+        f"skymount: warning: it was uploaded to {pair.second}",
+    ]
+    assert pair.box.fail("upload", "--portal", pair.fake.url, file) == named
     said = pair.box.fail("upload", "--replicas", "2", file)
-    lie = f"it has the upload as {other.skylink}, and {skylink} is proved"
-    assert said.startswith(f"1 of 2 portals have it: {pair.second} has {skylink}; {lie} (")
+    assert said == f"1 of 2 portals have it: {pair.second} has {skylink}; {named}"
     pair.box.succeed("key", "generate", "home")
     done = pair.box.skymount("publish", "--json", file, "--key", "home", "--as", "x")
     assert json.loads(done.stdout)["skylink"] == skylink
     warning = done.stderr.splitlines()[0]
     assert warning == (
-        f"skymount: warning: {lie} ({pair.fake.url}); it gets content and entry later, "
+        f"skymount: warning: {named}; it gets content and entry later, "
         "from a mount or with `skymount registry retry`"
     )
+
+
+def test_a_pipe_gets_a_wrong_skylink(pair: Pair) -> None:
+    """W3, W4."""
+    pair.fake.add(of_files({"other": b"content"}))
+    done = piped(pair.box, b"from a pipe", *_from_pipe())
+    assert (done.returncode, done.stdout) == (1, "")
+    assert ", and has something else there; a pipe cannot be sent again" in done.stderr
+
+
+def test_a_portal_that_shows_nothing(sandbox: Sandbox, file: Path, fake: FakePortal) -> None:
+    """W4: what it says is printed, with a warning."""
+    claim = of_files({"other": b"content"})
+    fake.add(claim)
+    fake.fault(status(403, "no"), "^(GET|HEAD) ")
+    done = sandbox.skymount("upload", "--portal", fake.url, file)
+    assert (done.returncode, done.stdout) == (0, f"{claim.skylink}\n")
+    said = f"nothing proves that the skylink is right: {fake.url} has {claim.skylink}"
+    assert done.stderr == f"skymount: warning: {said}\n"
 
 
 def test_portals_that_prove_nothing(sandbox: Sandbox, file: Path, fake: FakePortal) -> None:
@@ -279,6 +306,7 @@ def test_portals_that_prove_nothing(sandbox: Sandbox, file: Path, fake: FakePort
         for number, each in enumerate((fake, second)):
             claim = unverifiable(b"{}", seed=number)
             each.add(claim)
+            each.fault(status(403, "no"), "^(GET|HEAD) ")
             claims.append(f"{each.url} has {claim.skylink}")
         both = ("--portal", fake.url, "--portal", second.url)
         said = sandbox.fail("publish", *both, file, "--key", "home", "--as", "x")
@@ -294,7 +322,7 @@ def test_a_portal_that_asks_for_a_pause(pair: Pair, file: Path) -> None:
     """W3: a short one is waited for, and stderr says so."""
     pair.fake.fault(asks_for_a_pause(1), UPLOAD, times=1)
     skylink = pair.box.upload(file, pair.second)
-    pair.fake.add(of_files({"a": b"b"}))
+    pair.fake.add(of_files({file.name: file.read_bytes()}))
     done = pair.box.skymount("upload", "--portal", pair.fake.url, file)
     assert (done.returncode, len(done.stdout)) == (0, len(skylink) + 1)
     assert done.stderr.startswith("skymount: warning: slow down (POST ")

@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import trio
@@ -325,7 +326,7 @@ async def open_in_memory_mount(
                     *each,
                     WaitingReads(lambda _: True, trio.sleep_forever, ()),
                     lookup_grace=lookup_grace,
-                    deadline=deadline,
+                    limit=partial(trio.fail_after, deadline),
                 )
                 for each in (skylinks, domains)
             },

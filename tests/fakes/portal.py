@@ -242,6 +242,8 @@ class FakePortal:
     breaks_upload: tuple[int, str] | None = None
     """Bytes of an upload's body that it reads, and what it does then: reset, stall, sip (read on,
     slowly), or hang without reading any more."""
+    takes: tuple[int, float] | None = None
+    """Bytes of a body that it reads at a time, and seconds of pause after each."""
     _content: dict[Skylink, FakeSkyfile] = field(default_factory=dict)
     _rules: list[_Rule] = field(default_factory=list)
 
@@ -303,9 +305,11 @@ class FakePortal:
         if request.method == "POST" and verb == "skyfile":
             if request.query.get("dryrun") == "true" and not self.has_other_layout:
                 return Reply(200, (), json.dumps({"skylink": _dry_run(request)}).encode())
-            first = next(iter(self._content.values()), None)
+            held = self._content.values()
+            first = next(iter(held), None)
             if first is None:
                 return error(500, "nothing to answer with")
+            first = next((x for x in held if x.payload and x.payload in request.body), first)
             answer = {"skylink": first.name, "merkleroot": "", "bitfield": first.skylink.bitfield}
             return Reply(200, (), json.dumps(answer).encode())
         if verb == "root":
@@ -363,6 +367,8 @@ class FakePortal:
     async def _serve(self, stream: trio.SocketStream) -> None:
         self.connections += 1
         self.accepted += 1
+        if self.takes is not None:  # else it is the kernel that takes it all
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.takes[0])
         try:
             if self.tls is None:
                 await self._converse(stream)
@@ -379,7 +385,7 @@ class FakePortal:
         held = b""
         while True:
             try:
-                request, held = await _receive(stream, held, self.breaks_upload)
+                request, held = await _receive(stream, held, self.breaks_upload, self.takes)
             except _BrokenUploadError as broken:
                 self.requests.append(broken.request)
                 await _end(stream, broken.then)
@@ -417,7 +423,10 @@ class _BrokenUploadError(Exception):
 
 
 async def _receive(
-    stream: trio.SocketStream, held: bytes, breaks: tuple[int, str] | None = None
+    stream: trio.SocketStream,
+    held: bytes,
+    breaks: tuple[int, str] | None = None,
+    takes: tuple[int, float] | None = None,
 ) -> tuple[Request | None, bytes]:
     """Read a request; None at the end of the connection."""
     while b"\r\n\r\n" not in held:
@@ -443,8 +452,10 @@ async def _receive(
             body += piece
         return Request(method, target, headers, bytes(body)), b""
     size = int(headers.get("content-length", 0))
+    most, pause = takes or (None, 0.0)
     while len(body) < size:
-        piece = await stream.receive_some()
+        await trio.sleep(pause)
+        piece = await stream.receive_some(most)
         if not piece:
             return None, b""
         body += piece

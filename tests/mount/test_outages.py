@@ -1,5 +1,8 @@
 """The only portal refuses connections for a while: what is under way waits for it."""
 
+import os
+import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -91,3 +94,35 @@ def test_a_portal_that_stays_away(sandbox: Sandbox, portal: str, tmp_path: Path)
         assert "it may be restarting, so operations wait" in sandbox.log.read_text()
         door.open()
         assert output(["cat", mount.skylink(late) / "other"]) == FILE[::-1]
+
+
+def test_a_portal_that_is_waited_for(sandbox: Sandbox, portal: str) -> None:
+    """R10, R2: `wait_for_portal` makes the wait longer than `timeout`; many reads wait at once.
+
+    A program that is killed while it reads does not wait.
+    """
+    names = [f"{number:02}" for number in range(COUNT)]
+    for name in names:
+        (sandbox.directory("files") / name).write_bytes(noise(1 << 20, int(name)))
+    link = sandbox.upload(sandbox.root / "files", portal)
+    flags = ("--wait-for-portal", "5 min", "--timeout", "4", "--disk-cache", "off")
+    with door_to(portal) as door, sandbox.mounted("--portal", door.url, *flags) as mount:
+        files = mount.skylink(link)
+        assert sorted(os.listdir(files)) == names
+        door.close()
+        returns = threading.Timer(10, door.open)
+        returns.start()
+        killed = subprocess.Popen(["cat", files / names[-1]], stdout=subprocess.DEVNULL)
+        try:
+            with ThreadPoolExecutor(16) as pool:
+                reads = [pool.submit(output, ["cat", files / name]) for name in names]
+                time.sleep(1)
+                killed.kill()
+                assert killed.wait(5) == -signal.SIGKILL
+                assert returns.is_alive()
+                found = [read.result() for read in reads]
+        finally:
+            killed.kill()
+            killed.wait()
+            returns.join()
+        assert found == [noise(1 << 20, int(name)) for name in names]

@@ -77,7 +77,7 @@ INNER = {
     *("aclose", "base_sector", "connect", "dialect", "head", "node", "of", "open_range"),
     *("metadata_into", "raw_metadata", "round_trip", "sector", "send_upload", "url", "db"),
     *("registry", "registry.fetch", "registry.revision_after", "registry.post", "registry.read"),
-    *("registry.set", "resolve"),
+    *("registry.set", "resolve", "sample"),
 }
 """What takes values that were checked before, for the mount and the command line."""
 

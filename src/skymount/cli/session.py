@@ -6,8 +6,8 @@ Errors leave `run` bare, in no group.
 import logging
 import os
 import signal
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -18,7 +18,9 @@ from skymount.cli.key_argument import open_ledger
 from skymount.cli.output import interruption, warn
 from skymount.content.opening import Content, ContentSettings, DiskSettings, open_content
 from skymount.errors import PortalError
+from skymount.portal.client.base import PortalReader
 from skymount.portal.client.registry import GET_TIMEOUT
+from skymount.portal.http.retry import RetryPolicy
 from skymount.settings import Config
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from skymount.portal.ledger.outbox import Pending
     from skymount.wire.registry_entry import SignedEntry
 
-S = TypeVar("S")
+S = TypeVar("S", bound=Content | PortalReader)
 T = TypeVar("T")
 
 _PATIENCE = 2.0  # seconds without a byte until it is told who is waited for
@@ -43,7 +45,9 @@ def client(
     from skymount.portal.client.client import PortalClient
 
     url = settings.writing_url if writes else settings.portal_urls[0]
-    return PortalClient.of(replace(settings.portal_options[url], idle_timeout=settings.timeout))
+    made = PortalClient.of(replace(settings.portal_options[url], idle_timeout=settings.timeout))
+    made.http.retry = made.node.retry = RetryPolicy(after_silence=False)
+    return _telling(made)
 
 
 def content(
@@ -58,17 +62,20 @@ def content(
     `wait` is seconds that a portal may look for an entry. If `cached`, content that mounts keep on
     disk is read from there. `gave_up` is told of writes that were superseded.
     """
-    return open_content(
-        ContentSettings(
-            portals=settings.portal_options,
-            silence=settings.timeout,
-            verify=settings.verify,
-            memory=max(settings.memory_cache, _MIN_MEMORY_CACHE),
-            disk=DiskSettings(0) if cached and settings.disk_cache else None,
-            look=wait,
-            writes=settings.registry_writes,
-            gave_up=gave_up,
-            warn=warn,
+    return _telling(
+        open_content(
+            ContentSettings(
+                portals=settings.portal_options,
+                silence=settings.timeout,
+                after_silence=False,
+                verify=settings.verify,
+                memory=max(settings.memory_cache, _MIN_MEMORY_CACHE),
+                disk=DiskSettings(0) if cached and settings.disk_cache else None,
+                look=wait,
+                writes=settings.registry_writes,
+                gave_up=gave_up,
+                warn=warn,
+            )
         )
     )
 
@@ -80,12 +87,8 @@ def run(opened: AbstractAsyncContextManager[S], function: Callable[[S], Awaitabl
     """
 
     async def main() -> T:
-        async with opened as found, trio.open_nursery() as beside:
-            if isinstance(found, Content) and os.isatty(2):
-                beside.start_soon(_tell_of_silence, found)
-            result = await function(found)
-            beside.cancel_scope.cancel()
-            return result
+        async with opened as found:
+            return await function(found)
 
     logging.getLogger("skymount").addHandler(logging.NullHandler())  # failures are raised too
     try:
@@ -98,14 +101,28 @@ def run(opened: AbstractAsyncContextManager[S], function: Callable[[S], Awaitabl
         raise cause from cause.__cause__
 
 
-async def _tell_of_silence(opened: Content) -> None:
-    """Tell whoever looks on which portals send nothing, once of each."""
+@asynccontextmanager
+async def _telling(opened: AbstractAsyncContextManager[S]) -> AsyncIterator[S]:
+    async with opened as found, trio.open_nursery() as beside:
+        if os.isatty(2):
+            clients = found.portals.clients if isinstance(found, Content) else [found]
+            beside.start_soon(_tell_of_silence, clients)
+        yield found
+        beside.cancel_scope.cancel()
+
+
+async def _tell_of_silence(clients: Iterable[PortalReader]) -> None:
+    """Tell whoever looks on which portals are waited for, once of each."""
     told = set[str]()
     while True:
         await trio.sleep(_LOOK)
-        for url in opened.portals.silent_for(_PATIENCE) - told:
-            told.add(url)
-            warn(f"waiting for {url}, which sends nothing (see --timeout)")
+        now = trio.current_time()
+        for http in (http for client in clients for http in (client.http, client.node)):
+            since, until = min(http.waits, default=(now, now))
+            if now >= since + _PATIENCE and http.url not in told:
+                told.add(http.url)
+                left = f"{until - now:.0f} s more at most (see --timeout)"
+                warn(f"waiting for {http.url}, which sends nothing, for {left}")
 
 
 def change(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from skymount.portal.failover.portals import Portals
     from skymount.portal.ledger.entries import EntryId
     from skymount.portal.registry.entry_reader import EntryState
+    from skymount.portal.uploads.upload import Copies
     from skymount.wire.http.responses import UploadResult
     from skymount.wire.key_pair import SigningKeyPair
     from skymount.wire.skylink import Skylink
@@ -25,34 +26,25 @@ if TYPE_CHECKING:
 _PATIENCE = 10.0  # seconds that a portal gets, at least, once enough others have it
 
 
-async def upload_once(portals: "Portals", body: "UploadBody") -> "UploadResult":
-    """Upload to the first portal that takes it; warn if another one comes before it."""
-    return (await _upload_to_first(portals, body))[1]
-
-
-async def _upload_to_first(
-    portals: "Portals", body: "UploadBody"
-) -> "tuple[PortalReader, UploadResult]":
-    from skymount.portal.uploads.upload import upload_to_first
-
-    preferred = portals.writable().clients[0]
-    taker, result = await upload_to_first(portals, body, _warn_of_fallback)
-    if taker is not preferred:
-        warn(f"it was uploaded to {taker.url}")
-    return taker, result
-
-
 async def upload_replicas(portals: "Portals", body: "UploadBody", count: int) -> "UploadResult":
     """Upload to so many portals; an error says which have it if some do not."""
+    return (await _copies(portals, body, count)).agreed()
+
+
+async def _copies(portals: "Portals", body: "UploadBody", count: int) -> "Copies":
+    """Upload to so many portals, and say of each that fails which one is tried then."""
     from skymount.portal.uploads.upload import upload_copies
 
     _check_count(portals, count)
     copies = await upload_copies(portals, body, count, _warn_of_fallback)
-    if not copies.is_same:
-        raise click.ClickException(copies.disagreement())
-    if len(copies.results) < count:
+    if count > 1 and len(copies.results) < count:
         raise _shortage(copies.results, count, copies.failures.values())
-    return next(iter(copies.results.values()))
+    copies.agreed()
+    if copies.doubt:
+        warn(copies.doubt)
+    if count == 1 and portals.writable().clients[0] not in copies.results:
+        warn(f"it was uploaded to {next(iter(copies.results)).url}")
+    return copies
 
 
 async def upload_pipe_replicas(
@@ -62,11 +54,12 @@ async def upload_pipe_replicas(
     from skymount.content.replication.replicator import Replicator
 
     _check_count(content.portals, count)
-    taker, result = await _upload_to_first(content.portals, body)
+    copies = await _copies(content.portals, body, 1)
+    result = copies.agreed()
     replicator = Replicator(content.portals, content.reader)
-    results, failures = {taker: result}, list[SkymountError]()
+    results, failures = copies.results, list[SkymountError]()
     for client in content.portals.writable().clients:
-        if client is not taker and len(results) < count:
+        if client not in results and len(results) < count:
             try:
                 await replicator.replicate(result.skylink, client)
                 results[client] = result
@@ -83,22 +76,31 @@ async def publish(
     """Upload to all portals, as many as the settings demand, then set an entry to it. Warn of those
     that lack the content: they are owed both.
     """
-    from skymount.portal.uploads.entry_content import write_entry
-    from skymount.portal.uploads.upload import upload_to_all
+    from skymount.portal.uploads.upload import upload_with_entry
 
-    portals = content.portals
-    needed = content.settings.writes.needed(len(portals.writable().clients))
-    copies = await upload_to_all(portals, body, needed, patience=_PATIENCE, extra=1.0)
-    skylink = copies.agreed(needed)
+    needed = content.settings.writes.needed(len(content.portals.writable().clients))
+
+    async def write(skylink: "Skylink", lacking: "Collection[str]") -> "tuple[Skylink, EntryState]":
+        data = bytes(skylink)
+        return skylink, await content.registry.write(entry, pair, data, None, lacking=lacking)
+
+    return await upload_with_entry(
+        content.portals,
+        body,
+        needed,
+        write,
+        patience=_PATIENCE,
+        extra=1.0,
+        on_copies=_warn_of_lacking,
+    )
+
+
+def _warn_of_lacking(copies: "Copies") -> None:
     for error in copies.failures.values():
         later = "it gets content and entry later, from a mount or with `skymount registry retry`"
         warn(f"{error}; {later}")
-
-    async def write(lacking: "Collection[str]") -> "EntryState":
-        return await content.registry.write(entry, pair, bytes(skylink), None, lacking=lacking)
-
-    given = write, portals, body, skylink, copies.lacking
-    return skylink, await write_entry(*given, patience=_PATIENCE, extra=1.0)
+    if copies.doubt:
+        warn(copies.doubt)
 
 
 def _warn_of_fallback(error: "PortalError", then: "PortalReader") -> None:

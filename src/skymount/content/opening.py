@@ -68,6 +68,10 @@ class ContentSettings:
     """The options of each portal's client, by its address."""
     silence: float
     """For which a portal may be silent."""
+    after_silence: bool = True
+    """Whether it is asked again then."""
+    wait: float = DEFAULTS.wait_for_portal
+    """For which one that refuses connections is waited for."""
     verify: VerifyPolicy
     memory: int
     disk: DiskSettings | None = None
@@ -185,7 +189,16 @@ async def open_content(
     """
     memory = MemoryCache(settings.memory)
     store = await in_thread(partial(_open_store, settings, memory.buffers))
-    opening = nullcontext(portals) if portals else open_portals(settings.portals, settings.silence)
+    opening = (
+        nullcontext(portals)
+        if portals
+        else open_portals(
+            settings.portals,
+            settings.silence,
+            settings.wait,
+            after_silence=settings.after_silence,
+        )
+    )
     with ExitStack() as ends:  # last: tasks that are cancelled note in the ledger what became of it
         async with (
             opening as opened,

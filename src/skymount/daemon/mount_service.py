@@ -146,7 +146,9 @@ async def _serve(
         how = fuse.FuseConfig(
             config.mountpoint, config.allow_other, config.timeout, config.mount_options
         )
-        adapter = fuse.FuseAdapter(files, how, portals.waited_for)
+        adapter = fuse.FuseAdapter(
+            files, how, portals.waited_for, partial(portals.limit, config.timeout)
+        )
         mount = Mount(config, embedded, content, trees, skylinks, domains, sender, adapter)
         reload = Reloader(config, reread, portals, content.names).reload
 
@@ -185,6 +187,7 @@ def _content_settings(
     return ContentSettings(
         portals=config.portal_options,
         silence=config.timeout / SILENT_PORTALS,
+        wait=config.wait_for_portal,
         verify=config.verify,
         memory=config.memory_cache,
         disk=DiskSettings(config.disk_cache) if config.disk_cache else None,
@@ -208,9 +211,9 @@ def _names(
     times = NameTimes(content.registry.marks.name_since, PATHS[space].decode())
     loader = NameLoader(table, reader, names, nursery, times)
     freshness = NameFreshness(table, loader, names, nursery)
-    grace, deadline = config.lookup_grace, config.timeout
+    grace, limit = config.lookup_grace, partial(content.portals.limit, config.timeout)
     return SkylinksDirectory(
-        reader, table, loader, freshness, reads, lookup_grace=grace, deadline=deadline
+        reader, table, loader, freshness, reads, lookup_grace=grace, limit=limit
     )
 
 
@@ -223,8 +226,9 @@ def _tree_bounds(config: Config) -> TreeCacheConfig:
 def _key_trees(
     config: Config, keys: KeyringCache, content: Content
 ) -> tuple[RegistryDirectory[EntryState], RegistryDirectory[Document]]:
-    ttl, grace, timeout = config.registry_ttl, config.lookup_grace, config.timeout
-    entries = RegistryDirectoryConfig(InodeSpace.REGISTRY, ttl=ttl, grace=grace, timeout=timeout)
+    ttl, grace = config.registry_ttl, config.lookup_grace
+    limit = partial(content.portals.limit, config.timeout)
+    entries = RegistryDirectoryConfig(InodeSpace.REGISTRY, ttl=ttl, grace=grace, limit=limit)
     documents = replace(entries, space=InodeSpace.SKYDB, suffix=b".json")
 
     def of_entry(state: EntryState) -> Mapping[str, str]:

@@ -14,7 +14,7 @@ from skymount.file_api.sessions import SESSIONS
 from skymount.portal.client.base import PortalReader
 from skymount.portal.client.upload import DIRECTORY_FIELD, FILE_FIELD, UploadBody
 from skymount.portal.client.upload_source import UploadSource
-from skymount.portal.uploads.upload import upload_to_first
+from skymount.portal.uploads.upload import upload_copies
 from skymount.upload_selection.folder_walk import select
 from skymount.upload_selection.own_state import refuse_secret
 from skymount.upload_selection.selection import (
@@ -129,7 +129,10 @@ def upload(
         log.warning("%s; now trying %s", error, then.url)
 
     async def send(session: Session) -> Skylink:
-        _, result = await upload_to_first(session.content.portals, sent, warn_of_fallback)
-        return result.skylink
+        copies = await upload_copies(session.content.portals, sent, 1, warn_of_fallback)
+        skylink = copies.agreed().skylink
+        if copies.doubt:
+            log.warning("%s", copies.doubt)
+        return skylink
 
     return SESSIONS.run(files.options.settings(), send, origin)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
@@ -38,6 +39,7 @@ from skymount.fs.subtree import (
     LIVE,
     NAME_MAX,
     InodeAttributes,
+    Limit,
     OpenFile,
     RefusalError,
     Subtree,
@@ -145,8 +147,11 @@ class FuseAdapter(pyfuse3.Operations):
         files: FileSystem,
         config: FuseConfig,
         waited_for: Callable[[], Sequence[str]] = tuple,
+        limit: Limit | None = None,
     ) -> None:
-        """`waited_for` names the portals that an operation which is out of time waited for."""
+        """`waited_for` names the portals that an operation which is out of time waited for. The
+        `limit` of operations is the configured time, unless it is given.
+        """
         super().__init__()
         self._waited_for = waited_for
         self.files = files
@@ -158,11 +163,12 @@ class FuseAdapter(pyfuse3.Operations):
         self._numbers = count()
         self.failures = FailureLog()
         self._deadline = config.deadline
+        self._limit = limit or partial(trio.fail_after, config.deadline)
         self._forget_lock = trio.Lock()
         self._uid, self._gid = os.getuid(), os.getgid()
 
-    def _limit(self, subject: Subtree | OpenFile) -> AbstractContextManager[object]:
-        return nullcontext() if subject.has_own_deadline else trio.fail_after(self._deadline)
+    def _limited(self, subject: Subtree | OpenFile) -> AbstractContextManager[object]:
+        return nullcontext() if subject.has_own_deadline else self._limit()
 
     def _attributes(self, found: InodeAttributes) -> pyfuse3.EntryAttributes:
         attributes = self._new_attributes(found.entry_timeout, found.attr_timeout, found.mtime_ns)
@@ -254,7 +260,7 @@ class FuseAdapter(pyfuse3.Operations):
     ) -> pyfuse3.EntryAttributes:
         _check_length(name)
         subtree = self.files.subtree(parent_inode)
-        with self._limit(subtree):
+        with self._limited(subtree):
             return self._attributes(await subtree.lookup(parent_inode, name))
 
     @_handler
@@ -262,7 +268,7 @@ class FuseAdapter(pyfuse3.Operations):
         self, inode: int, ctx: pyfuse3.RequestContext | None = None
     ) -> pyfuse3.EntryAttributes:
         subtree = self.files.subtree(inode)
-        with self._limit(subtree):
+        with self._limited(subtree):
             return self._attributes(await subtree.getattr(inode))
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
@@ -276,13 +282,13 @@ class FuseAdapter(pyfuse3.Operations):
         if mode & os.W_OK:
             self._check_owner(ctx, inode)
         subtree = self.files.subtree(inode)
-        with self._limit(subtree):
+        with self._limited(subtree):
             return await subtree.access(inode, mode)
 
     @_handler
     async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
         subtree = self.files.subtree(inode)
-        with self._limit(subtree):
+        with self._limited(subtree):
             return await subtree.readlink(inode)
 
     @_handler
@@ -300,12 +306,12 @@ class FuseAdapter(pyfuse3.Operations):
     @_handler
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
         subtree = self.files.subtree(inode)
-        with self._limit(subtree):
+        with self._limited(subtree):
             return await subtree.listed_xattrs(inode)
 
     async def _xattrs(self, inode: int) -> Mapping[bytes, bytes]:
         subtree = self.files.subtree(inode)
-        with self._limit(subtree):
+        with self._limited(subtree):
             return await subtree.xattrs(inode)
 
     @_handler
@@ -350,7 +356,7 @@ class FuseAdapter(pyfuse3.Operations):
         self._check_owner(ctx, inode)
         size = attr.st_size if fields.update_size else None
         opened = None if fh is None else self.files.open_files[fh]
-        with trio.fail_after(self._deadline):
+        with self._limit():
             found = await self.files.subtree(inode).setattr(inode, size, opened)
         return self._attributes(found)
 
@@ -360,7 +366,7 @@ class FuseAdapter(pyfuse3.Operations):
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         self._check_owner(ctx, parent_inode)
         _check_length(name)
-        with trio.fail_after(self._deadline):
+        with self._limit():
             subtree = self.files.subtree(parent_inode)
             found, opened = await subtree.create(parent_inode, name, flags)
         return self._file_info(opened, found.inode), self._attributes(found)
@@ -375,7 +381,7 @@ class FuseAdapter(pyfuse3.Operations):
             _refuse(subtree.refusal)
         self._check_owner(ctx, parent_inode)
         _check_length(name)
-        with trio.fail_after(self._deadline):
+        with self._limit():
             found, opened = await subtree.create(parent_inode, name, os.O_WRONLY)
             await opened.release()
         return self._attributes(found)
@@ -383,7 +389,7 @@ class FuseAdapter(pyfuse3.Operations):
     @_handler
     async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         self._check_owner(ctx, parent_inode)
-        with trio.fail_after(self._deadline):
+        with self._limit():
             await self.files.subtree(parent_inode).unlink(parent_inode, name)
 
     @_handler
@@ -403,7 +409,7 @@ class FuseAdapter(pyfuse3.Operations):
             is_writable = subtree.writable and self.files.subtree(parent_inode_new).writable
             _refuse(errno.EXDEV if is_writable else errno.EROFS)
         old, new = (parent_inode_old, name_old), (parent_inode_new, name_new)
-        with trio.fail_after(self._deadline):
+        with self._limit():
             await subtree.rename(*old, *new, flags)
 
     mkdir = _never_possible("mkdir")
@@ -416,7 +422,7 @@ class FuseAdapter(pyfuse3.Operations):
     @_handler
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
         subtree = self.files.subtree(inode)
-        with self._limit(subtree):
+        with self._limited(subtree):
             opened = await subtree.opendir(inode)
             opened.parent = subtree.parent(inode)
             return self.files.add_directory(opened, inode)
@@ -462,7 +468,7 @@ class FuseAdapter(pyfuse3.Operations):
         is_writing = flags & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC)
         if is_writing:
             self._check_owner(ctx, inode)
-        with self._limit(subtree):
+        with self._limited(subtree):
             if not is_writing and not self._may_write(ctx, inode):
                 mode = (await subtree.getattr(inode)).mode
                 if not mode & stat.S_IROTH:  # one of the owner's scratch files
@@ -485,7 +491,7 @@ class FuseAdapter(pyfuse3.Operations):
         self, fh: int, off: int, size: int
     ) -> bytes | memoryview:
         opened = self.files.open_files[fh]
-        with self._limit(opened):
+        with self._limited(opened):
             return await opened.read(off, size)
 
     @_handler
@@ -496,20 +502,20 @@ class FuseAdapter(pyfuse3.Operations):
     async def flush(self, fh: int) -> None:
         """Must exist, also for files that are never written: the kernel remembers ENOSYS."""
         opened = self.files.open_files[fh]
-        with self._limit(opened):
+        with self._limited(opened):
             await opened.flush()
 
     @_handler
     async def fsync(self, fh: int, datasync: bool) -> None:
         opened = self.files.open_files[fh]
-        with self._limit(opened):
+        with self._limited(opened):
             await opened.fsync()
 
     @_handler
     async def release(self, fh: int) -> None:
         opened, begun = self.files.open_files[fh], trio.current_time()
         try:
-            with self._limit(opened):
+            with self._limited(opened):
                 await opened.release()
         except Exception as error:  # noqa: BLE001  # recorded while it is known what `fh` is
             raise self._fuse_error("release", (fh,), error, begun) from None

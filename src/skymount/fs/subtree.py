@@ -6,8 +6,12 @@ subtree does not implement is refused here, with the errno that fits a read-only
 
 import errno
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple, NoReturn, TypeAlias
+
+Limit: TypeAlias = Callable[[], AbstractContextManager[object]]
+"""Ends an operation that takes too long, by TooSlowError (R2)."""
 
 NAME_MAX = 255  # bytes of a file name
 MTIME_NS = 1577836800 * 10**9  # 2020-01-01: a skylink has no time, and tools expect a sane one

@@ -64,8 +64,8 @@ async def test_read_once_for_all_who_ask(tmp_path: Path):
     assert (keyring.count, seen(keys)) == (1, {b"one": ONE.public_key})
 
 
-async def test_damaged_key(tmp_path: Path):
-    """A file that is no key hides no other."""
+async def test_damaged_key(tmp_path: Path, mock_clock: MockClock, caplog: pytest.LogCaptureFixture):
+    """G1: A file that is no key hides no other, and the log names it once."""
     keyring = Keyring(tmp_path / "keys")
     keyring.add("one", ONE)
     keyring.add("two", TWO)
@@ -74,6 +74,10 @@ async def test_damaged_key(tmp_path: Path):
     keys = KeyringCache(keyring)
     await keys.refresh()
     assert seen(keys) == {b"two": TWO.public_key}
+    mock_clock.jump(1.0)
+    await keys.refresh()
+    [message] = caplog.messages
+    assert str(damaged) in message
 
 
 async def test_keyring_that_cannot_be_read(

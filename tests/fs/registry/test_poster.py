@@ -228,3 +228,21 @@ async def test_written_while_a_post_is_under_way(autojump_clock: object, mount: 
         await opened.flush()
     await mount.close(opened)
     assert mount.posted == [b"one", b"one, two"]
+
+
+async def test_rewrite_that_begins_while_a_post_is_under_way(
+    autojump_clock: object, mount: RegistryMount
+):
+    """G10: It wins too, though somebody else changed the entry after that post."""
+    first = await mount.open("x", CREATE)
+    first.write(0, b"one")
+    mount.store.delay = 1
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(first.flush)
+        await trio.sleep(0.5)
+        second = await mount.open("x", REWRITE)
+    mount.store.put(ref("x"), b"theirs")
+    second.write(0, b"two")
+    await mount.close(second)
+    await mount.release(first)
+    assert mount.posted == [b"one", b"two"]

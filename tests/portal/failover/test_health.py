@@ -4,8 +4,10 @@ import pytest
 
 from skymount.errors import DisprovedError, PortalTimeoutError, UnavailableError
 from skymount.portal.failover.health import (
+    FORGIVEN_AFTER,
+    LIE_MEMORY,
+    MEASURED_BODY,
     Health,
-    HealthConfig,
     HedgeBudget,
     May,
     Rank,
@@ -14,7 +16,6 @@ from skymount.portal.failover.health import (
 
 DOWN = UnavailableError("down", status=503)
 SILENT = PortalTimeoutError("no answer")
-CONFIG = HealthConfig()
 
 
 def test_pauses_grow():
@@ -50,8 +51,8 @@ def test_pauses_are_short_again():
     health.failed(DOWN, 4)
     assert health.state(7.9) is State.OPEN
     health.answered(8)
-    health.failed(DOWN, 4.1 + CONFIG.forgiven_after)
-    assert health.state(5.1 + CONFIG.forgiven_after) is State.HALF_OPEN
+    health.failed(DOWN, 4.1 + FORGIVEN_AFTER)
+    assert health.state(5.1 + FORGIVEN_AFTER) is State.HALF_OPEN
 
 
 def test_rank():
@@ -65,7 +66,7 @@ def test_rank():
     health.failed(DisprovedError("a lie"), 2)
     health.answered(3)
     assert health.rank(3, has_trials=True) is Rank.LYING
-    assert health.rank(2 + CONFIG.lie_memory, has_trials=True) is Rank.HEALTHY
+    assert health.rank(2 + LIE_MEMORY, has_trials=True) is Rank.HEALTHY
 
 
 def test_a_silent_portal_is_not_asked():
@@ -164,10 +165,29 @@ def test_slow_bodies():
     assert health.is_slow(249_000, 1e6)
     health.body_opened()
     assert not health.is_slow(249_000, 1e6)
-    health.body_closed(CONFIG.measured_body - 1, 1.0)
+    health.body_closed(MEASURED_BODY - 1, 0.9)
     assert health.body_rate is None
     health.body_closed(1_000_000, 2.0)
     assert health.body_rate == 500_000
+
+
+def test_portal_whose_bodies_come_slowly():
+    """R11: it works again when a body came in time; its heads show that after a minute only."""
+    health = Health()
+    health.body_opened()
+    health.bytes_came(0)
+    health.body_closed(10_000, 1.0)
+    health.lost(1.0, 1)
+    for now in (3, 30):
+        health.answered(now, now)
+        assert health.state(now) is State.HALF_OPEN
+    health.answered(61, 61)
+    assert health.state(61) is State.CLOSED
+    health.lost(1.0, 61)
+    health.body_opened()
+    health.body_closed(1_000_000, 1.0)
+    health.answered(64, 64)
+    assert health.state(64) is State.CLOSED
 
 
 def test_failure_rate():

@@ -3,6 +3,7 @@
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 import trio
@@ -10,10 +11,11 @@ import trio
 from skymount.errors import (
     NotFoundError,
     PortalError,
+    PortalTimeoutError,
     UnavailableError,
 )
 from skymount.portal.client.client import PortalClient
-from skymount.portal.failover.contestants import FailoverConfig
+from skymount.portal.failover.contestants import FailoverConfig, Outages
 from skymount.portal.failover.portals import Portals
 from skymount.wire.skylink import Skylink
 from tests.portal.failover.scripted import (
@@ -62,6 +64,16 @@ async def test_recovery_within_the_rounds(failure: PortalError, autojump_clock: 
     """A portal that fails twice and then answers is good enough."""
     asked = portals(1)
     assert await ask(asked, Script(asked, [failure, failure, "late"])) == "late"
+
+
+@pytest.mark.parametrize("before", [[], [DOWN]])
+async def test_nobody_asks_again_after_silence(before: list[PortalError], autojump_clock: object):
+    """R14: of a command; after other failures it does."""
+    asked = replace(portals(1), config=replace(CONFIG, after_silence=False))
+    script = Script(asked, [*before, SLOW, "late"])
+    with pytest.raises(PortalTimeoutError):
+        await ask(asked, script)
+    assert script.counts == {0: len(before) + 1}
 
 
 async def test_refusals_are_final(autojump_clock: object):
@@ -160,6 +172,32 @@ async def test_portal_that_restarts(autojump_clock: object):
     await trio.sleep(61)
     away.back = False
     assert await fails(asked, away) < 2
+
+
+async def test_longer_wait_for_a_portal(autojump_clock: object):
+    """R10, R2: `wait_for_portal` makes it longer, and operations may take their time after it."""
+    asked = replace(portals(1), outages=Outages(60))
+    away = Away()
+    away.back = True
+    await ask(asked, away)
+
+    async def within_its_time(seconds: float) -> None:
+        with asked.limit(seconds):
+            await asked.first(away)
+
+    async with trio.open_nursery() as nursery:
+        away.back = False
+        for _ in range(20):
+            nursery.start_soon(within_its_time, 2)
+        await trio.sleep(30)
+        assert asked.may_answer(trio.current_time())  # so no reads are given up (R13)
+        nursery.start_soon(within_its_time, 2)
+        await trio.sleep(20)
+        away.back = True
+    assert trio.current_time() < 52
+    with pytest.raises(trio.TooSlowError), asked.limit(2):
+        await trio.sleep_forever()
+    assert trio.current_time() < 54
 
 
 async def test_outage_of_the_last_portal_that_works(autojump_clock: object):

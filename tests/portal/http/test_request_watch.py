@@ -71,6 +71,20 @@ def test_time_that_is_left_out():
     assert watch.stall(12) == 0
 
 
+def test_a_body_that_is_sent():
+    record = Record()
+    watch = RequestWatch(record)
+    assert (watch.quiet(1.0), watch.quiet(1.5)) == (0.0, 0.5)
+    state = [0, 0]
+    watch.sends(lambda: tuple(state))
+    assert (watch.quiet(2.0), watch.quiet(2.5)) == (0.0, 0.5)
+    state[1] = 5
+    assert (watch.quiet(3.0), watch.quiet(3.2)) == (0.0, pytest.approx(0.2))
+    watch.skip(0.5, 3.4)
+    assert watch.quiet(3.5) == pytest.approx(0.1)
+    assert record.pieces == 2  # signs of life
+
+
 def test_rate():
     """It is that of the slowest body; time in which nobody waited does not count."""
     record = Record()

@@ -99,6 +99,21 @@ async def test_much_at_a_time(tls: Contexts | None):
             assert await stream.receive_into(memoryview(found)[10:], TIMEOUT) == 256 << 10
 
 
+async def test_what_the_other_side_takes_is_seen(tls: Contexts | None):
+    """Of what the kernel has already."""
+    async with connected(tls) as (stream, server), trio.open_nursery() as nursery:
+        assert stream.sent()[0] == 0
+        nursery.start_soon(stream.send, bytes(32 * MIB), None)
+        await wait_all_tasks_blocked(0.1)
+        given, queued = stream.sent()
+        assert queued
+        with trio.fail_after(TIMEOUT):
+            while stream.sent() == (given, queued):
+                await server.receive_some(MIB)
+        nursery.cancel_scope.cancel()
+    assert stream.sent()[1] == 0  # as it is closed
+
+
 async def test_little_is_not_waited_for(tls: Contexts | None):
     """R2: A server that sends little and then waits is heard all the same, each time."""
     found = bytearray(MIB)

@@ -11,7 +11,7 @@ from skymount.errors import (
     PortalTimeoutError,
     UnavailableError,
 )
-from skymount.portal.uploads.upload import time_for_others, upload_to_all
+from skymount.portal.uploads.upload import quiet_limit, time_for_others, upload_to_all
 from tests.fakes.portal import asks_for_a_pause, body_is, status, waits
 from tests.portal.uploads.several import (
     FILE,
@@ -28,7 +28,7 @@ async def test_all_portals_get_it():
         copies = await upload_to_all(found.portals, body(), 1, patience=20)
         assert set(copies.results) == {found.portals.clients[0], found.portals.clients[2]}
         assert copies.failures == {}
-        assert copies.agreed(2) == FILE.skylink
+        assert copies.agreed(2).skylink == FILE.skylink
         assert copies.lacking == []
         assert found.takers == [1, 0, 1]
 
@@ -38,7 +38,7 @@ async def test_portals_that_fail_lack_it():
         found.fakes[0].fault(status(503), UPLOAD)
         found.fakes[1].fault(status(403), UPLOAD)
         copies = await upload_to_all(found.portals, body(), 1, patience=20)
-        assert copies.agreed(1) == FILE.skylink
+        assert copies.agreed(1).skylink == FILE.skylink
         assert set(copies.lacking) == {each.url for each in found.fakes[:2]}
 
 
@@ -120,9 +120,9 @@ async def test_a_liar_does_not_decide_about_the_skylink():
     async with several(2) as found:
         found.fakes[0].fault(body_is(OTHER_RESULT), UPLOAD)
         copies = await upload_to_all(found.portals, body(), 1, patience=20)
-        assert copies.agreed(1) == FILE.skylink
+        assert copies.agreed(1).skylink == FILE.skylink
         assert copies.lacking == [found.fakes[0].url]
-        with pytest.raises(BadContentError, match=r"^1 of 2 portals took it, 2 have to: it has"):
+        with pytest.raises(BadContentError, match=r"^1 of 2 portals took it, 2 have to: it gave"):
             copies.agreed(2)
 
 
@@ -151,6 +151,12 @@ def test_portals_get_as_long_as_those_that_were_needed():
     """W4: a command gives them more than its patience, if it took long until enough had it."""
     assert time_for_others(60, patience=10, extra=1) == 70
     assert time_for_others(60, patience=2, extra=0) == 2
+
+
+def test_who_has_taken_much_has_more_time():
+    """W3: a tenth of the time that the upload has taken."""
+    assert quiet_limit(1) == 0.25
+    assert quiet_limit(60) == 6
 
 
 async def test_a_portal_that_failed_is_asked_while_the_others_are_slow():

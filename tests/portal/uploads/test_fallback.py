@@ -1,5 +1,6 @@
 """Uploads that go to the next portal (docs/semantics.md, W3)."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -8,32 +9,40 @@ import trio
 
 from skymount.concurrency import run_all
 from skymount.errors import (
+    BadContentError,
+    DisprovedError,
     PortalError,
     ReadOnlyPortalError,
     RequestRefusedError,
     UnavailableError,
 )
 from skymount.portal.client.upload import UploadBody
-from skymount.portal.uploads.upload import upload_copies, upload_to_first
+from skymount.portal.client.upload_source import UploadSource
+from skymount.portal.uploads.upload import upload_copies
+from skymount.wire.metadata import Metadata, Subfile, encode_metadata
 from tests.fakes.portal import asks_for_a_pause, body_is, stalls_after, status, waits
+from tests.fakes.skyfiles import noise, of_files, of_metadata
 from tests.portal.uploads.several import (
     FILE,
+    OTHER,
     OTHER_RESULT,
     UPLOAD,
     body,
     large,
     piped,
+    result_of,
     several,
 )
+
+SOURCE = UploadSource.of_bytes(bytes(24 << 20), "a.txt")
 
 
 @pytest.mark.parametrize("code", [401, 402, 403, 404, 411, 413, 429, 451, 500, 503])
 async def test_a_refusal_leads_to_the_next_portal(code: int):
     async with several(2) as found:
         found.fakes[0].fault(status(code, "not here"), UPLOAD)
-        taker, result = await upload_to_first(found.portals, body(), found.note)
+        taker = await found.upload(body())
         assert taker is found.portals.clients[1]
-        assert result.skylink == FILE.skylink
         assert found.takers == [1, 1]
         assert found.said == [("not here", found.fakes[1].url)]
 
@@ -42,7 +51,7 @@ async def test_a_request_that_is_wrong_is_wrong_everywhere():
     async with several(2) as found:
         found.fakes[0].fault(status(400, "bad name"), UPLOAD)
         with pytest.raises(RequestRefusedError, match="bad name"):
-            await upload_to_first(found.portals, body(), found.note)
+            await found.upload(body())
         assert found.takers == [1, 0]
 
 
@@ -51,15 +60,15 @@ async def test_the_error_is_that_of_the_last_portal():
         for number, fake in enumerate(found.fakes):
             fake.fault(status(503, f"down {number}"), UPLOAD)
         with pytest.raises(UnavailableError, match="down 2"):
-            await upload_to_first(found.portals, body(), found.note)
+            await found.upload(body())
         assert [said for said, _ in found.said] == ["down 0", "down 1"]
 
 
 async def test_a_portal_that_is_known_to_fail_comes_last():
     async with several(2) as found:
         found.fakes[0].fault(status(503), UPLOAD, times=1)
-        await upload_to_first(found.portals, body(), found.note)
-        await upload_to_first(found.portals, body(), found.note)
+        await found.upload(body())
+        await found.upload(body())
         assert found.takers == [1, 2]
 
 
@@ -68,11 +77,11 @@ async def test_a_read_only_portal_gets_nothing():
     async with several(3, 0, 2) as found:
         found.fakes[1].fault(status(503), UPLOAD)
         with pytest.raises(UnavailableError):
-            await upload_to_first(found.portals, body(), found.note)
+            await found.upload(body())
         assert found.takers == [0, 1, 0]
     async with several(1, 0) as found:
         with pytest.raises(ReadOnlyPortalError):
-            await upload_to_first(found.portals, body(), found.note)
+            await found.upload(body())
 
 
 @pytest.mark.parametrize("name", ["skykeyname", "skykeyid"])
@@ -80,7 +89,7 @@ async def test_what_a_portal_encrypts_goes_to_no_other(name: str):
     async with several(2) as found:
         found.fakes[0].fault(status(503), UPLOAD)
         with pytest.raises(UnavailableError):
-            await upload_to_first(found.portals, body([(name, "x")]), found.note)
+            await found.upload(body([(name, "x")]))
         assert found.takers == [1, 0]
 
 
@@ -92,29 +101,37 @@ async def test_a_file_that_changed_its_size_is_an_error(tmp_path: Path):
     file.write_bytes(b"longer than before")
     async with several(2) as found:
         with pytest.raises(OSError, match="holds more than its size of 6 bytes"):
-            await upload_to_first(found.portals, prepared, found.note)
+            await found.upload(prepared)
 
 
 async def test_a_file_that_changed_between_two_attempts(tmp_path: Path):
-    """The portal that takes it gets what is in it then."""
+    """W3: a portal gets what is in a large one then; a small one is read once."""
     file = tmp_path / "a.txt"
-    file.write_bytes(b"before")
-    async with several(2) as found:
-        found.fakes[0].fault(status(503), UPLOAD)
-        prepared = UploadBody.of_path(file)
-        await upload_to_first(found.portals, prepared, lambda *_: file.write_bytes(b"after!"))
-        sent = found.fakes[1].asked(UPLOAD)[0].body
-        assert (sent.count(b"after!"), sent.count(b"before")) == (1, 0)
+    for size, expected in ((5, b"before"), (5 << 20, b"after!")):
+        before, after = (text * size for text in (b"before", b"after!"))
+        async with several(2) as found:
+            found.fakes[1].add(of_files({"a.txt": before}), of_files({"a.txt": after}))
+            found.fakes[0].fault(status(503), UPLOAD)
+            file.write_bytes(before)
+            prepared = UploadBody.of_path(file)
+            note = partial(_write, file, after)
+            copies = await upload_copies(found.portals, prepared, 1, note)
+            assert list(copies.results) == found.portals.clients[1:]
+            assert expected * size in found.fakes[1].asked(UPLOAD)[0].body
+
+
+def _write(file: Path, content: bytes, *_: object) -> None:
+    file.write_bytes(content)
 
 
 async def test_a_file_that_changed_its_size_between_two_attempts(tmp_path: Path):
     file = tmp_path / "a.txt"
-    file.write_bytes(b"before")
+    file.write_bytes(bytes(5 << 20))
     async with several(2) as found:
         found.fakes[0].fault(status(503), UPLOAD)
         prepared = UploadBody.of_path(file)
         with pytest.raises(OSError, match=r"a\.txt: became shorter while it was read"):
-            await upload_to_first(found.portals, prepared, lambda *_: file.write_bytes(b"less"))
+            await upload_copies(found.portals, prepared, 1, partial(_write, file, b"less"))
 
 
 async def test_a_pipe_is_sent_to_one_portal():
@@ -122,7 +139,7 @@ async def test_a_pipe_is_sent_to_one_portal():
     async with several(2) as found:
         found.fakes[0].fault(status(503, "down"), UPLOAD)
         with pytest.raises(UnavailableError, match=r"^down; a pipe cannot be sent again"):
-            await upload_to_first(found.portals, piped(), found.note)
+            await found.upload(piped())
         assert found.takers == [1, 0]
 
 
@@ -139,7 +156,7 @@ async def test_copies_are_sent_at_once():
         )
         assert asked == [[1, 1, 0]]
         assert set(copies.results) == set(found.portals.clients[1:])
-        assert copies.is_same
+        assert copies.agreed(2).skylink == FILE.skylink
 
 
 async def test_another_portal_takes_the_place_of_one_that_fails():
@@ -159,6 +176,117 @@ async def test_another_portal_takes_the_place_of_a_liar():
         assert list(copies.failures) == found.portals.clients[:1]
 
 
+# Wrong skylinks
+
+
+@pytest.mark.parametrize("shown", ["nothing", "something else"])
+async def test_a_portal_that_gives_a_wrong_skylink_is_left(shown: str):
+    """W3, W4: it is named, and comes last for a while."""
+    async with several(2) as found:
+        if shown != "nothing":
+            found.fakes[0].add(OTHER)
+        found.fakes[0].fault(body_is(OTHER_RESULT), UPLOAD)
+        taker = await found.upload(body())
+        assert taker is found.portals.clients[1]
+        said = f"it gave the upload the skylink {OTHER.skylink}, and has {shown} there"
+        assert found.said == [(said, found.fakes[1].url)]
+        await found.upload(body())
+        assert found.takers == [1, 2]
+
+
+async def test_a_wrong_skylink_of_large_content():
+    async with several(2) as found:
+        found.fakes[0].fault(body_is(OTHER_RESULT), UPLOAD)
+        assert await found.upload(large()) is found.portals.clients[1]
+
+
+@pytest.mark.parametrize("prepared", [body, piped, large])
+async def test_the_only_portal_gives_a_wrong_skylink(prepared: Callable[[], UploadBody]):
+    """W4: nobody has it."""
+    async with several(1) as found:
+        found.fakes[0].fault(body_is(OTHER_RESULT), UPLOAD)
+        with pytest.raises(DisprovedError, match=f"{OTHER.skylink}, and has nothing there"):
+            await found.upload(prepared())
+
+
+async def test_the_computed_skylink_is_not_looked_for():
+    """W4."""
+    stored = encode_metadata(
+        Metadata("a.txt", 5, subfiles={"a.txt": Subfile(0, "a.txt", "text/plain", 0, 5)})
+    )
+    async with several(1) as found:
+        found.fakes[0].fault(body_is(result_of(of_metadata(stored, b"hello"))), UPLOAD)
+        await found.upload(body())
+        assert len(found.fakes[0].requests) == 1
+
+
+async def test_a_skylink_that_nothing_shows():
+    """W4: it is taken if no other portal gives a right one; the caller can say so."""
+    async with several(2) as found:
+        found.fakes[0].fault(status(403), "^(HEAD|GET) ")
+        copies = await upload_copies(found.portals, body(), 1, found.note)
+        assert list(copies.results) == found.portals.clients  # as both gave the same
+        assert (copies.doubt, list(copies.failures)) == ("", [])
+        found.fakes[1].fault(status(503))
+        copies = await upload_copies(found.portals, body(), 1, found.note)
+        assert list(copies.results) == found.portals.clients[:1]
+        url = found.fakes[0].url
+        said = f"nothing proves that the skylink is right: {url} has {FILE.skylink}"
+        assert copies.doubt == said
+
+
+@pytest.mark.parametrize("has_other", [False, True])
+async def test_skylinks_that_nothing_shows_and_differ(has_other: bool):
+    """W4: it fails, and says what each portal said; a right one counts."""
+    async with several(3) as found:
+        for fake in found.fakes[:2]:
+            fake.fault(status(403), "^(HEAD|GET) ")
+        found.fakes[0].fault(body_is(OTHER_RESULT), UPLOAD)
+        if not has_other:
+            found.fakes[2].fault(status(503), UPLOAD)
+        copies = await upload_copies(found.portals, body(), 1, found.note)
+        if has_other:
+            assert copies.agreed().skylink == FILE.skylink
+            assert found.portals.clients[0] in copies.failures
+            return
+        claims = zip(found.fakes, (OTHER, FILE), strict=False)
+        said = ", ".join(f"{fake.url} has {claim.skylink}" for fake, claim in claims)
+        with pytest.raises(BadContentError) as failure:
+            copies.agreed()
+        assert failure.value.message == (
+            "the portals gave it different skylinks, and none of them proved it: "
+            f"{said}; leave out the portal that is wrong (--portal, `portals` in the configuration)"
+        )
+
+
+@pytest.mark.parametrize("query", [("skykeyname", "x"), ("dryrun", "true")])
+async def test_what_cannot_be_shown(query: tuple[str, str]):
+    """W4: it is the portal's word, without a request, and without a doubt of what is large."""
+    async with several(1) as found:
+        found.fakes[0].has_other_layout = True
+        for prepared in (body([query]), UploadBody([SOURCE], query=[query])):
+            copies = await upload_copies(found.portals, prepared, 1, found.note)
+            is_computed = query[0] == "dryrun" and prepared.content_size == 5
+            assert bool(copies.doubt) == is_computed
+        assert found.takers == [len(found.fakes[0].requests)]
+
+
+async def test_the_first_proved_skylink_of_large_content_counts():
+    """W3, W4: portals that store it in different layouts; the next portal takes the place."""
+    sent = {"a.txt": noise(9 << 20)}
+    one, two = (of_files(sent, pieces=pieces) for pieces in (1, 10))
+    async with several(3) as found:
+        for fake, held in zip(found.fakes, (one, two, one), strict=True):
+            fake.add(held)
+        prepared = UploadBody([UploadSource.of_bytes(sent["a.txt"], "a.txt")])
+        copies = await upload_copies(found.portals, prepared, 2, found.note)
+        assert copies.agreed(2).skylink == one.skylink
+        said = f"it has the upload as {two.skylink}, and {one.skylink} is proved"
+        assert [(each.url, why.message) for each, why in copies.failures.items()] == [
+            (found.fakes[1].url, said)
+        ]
+
+
 # Portals that are silent
 
 
@@ -167,11 +295,11 @@ async def test_a_silent_portal_is_left_for_the_next_one():
     async with several(2) as found:
         found.fakes[0].fault(stalls_after(-1))
         with trio.fail_after(50):
-            taker, _ = await upload_to_first(found.portals, body(), found.note)
+            taker = await found.upload(body())
         assert taker is found.portals.clients[1]
         ((said, url),) = found.said
         assert (said.partition(" in ")[0], url) == ("no answer", found.fakes[1].url)
-        await upload_to_first(found.portals, body(), found.note)
+        await found.upload(body())
         assert found.takers == [1, 2]
 
 
@@ -180,8 +308,20 @@ async def test_a_portal_that_stops_reading_is_left():
         found.fakes[0].breaks_upload = 1, "hang"
         found.fakes[0].fault(stalls_after(-1), "^HEAD ")
         with trio.fail_after(50):
-            taker, _ = await upload_to_first(found.portals, large(), found.note)
+            taker = await found.upload(large())
         assert taker is found.portals.clients[1]
+
+
+async def test_a_portal_that_takes_it_slowly_is_not_left():
+    """W3: though it gives no other sign of life, and the kernel has all of it at once."""
+    async with several(2) as found:
+        found.fakes[0].takes = 128 << 10, 0.1
+        found.fakes[0].fault(stalls_after(-1), "^HEAD /$")
+        content = bytes(3 << 20)
+        for fake in found.fakes:
+            fake.add(of_files({"a.txt": content}))
+        prepared = UploadBody([UploadSource.of_bytes(content, "a.txt")])
+        assert await found.upload(prepared) is found.portals.clients[0]
 
 
 async def test_who_has_time():
@@ -192,7 +332,7 @@ async def test_who_has_time():
             for pattern in faults:
                 found.fakes[0].fault(stalls_after(-1), pattern)
             found.fakes[0].fault(waits(4.8), UPLOAD)
-            taker, _ = await upload_to_first(found.portals, prepared, found.note)
+            taker = await found.upload(prepared)
             assert taker is found.portals.clients[0]
 
     await run_all(
@@ -211,7 +351,7 @@ async def test_a_portal_that_asks_for_a_short_pause_is_asked_again(count: int):
     async with several(count) as found:
         for fake in found.fakes:
             fake.fault(asks_for_a_pause(1), UPLOAD, times=1)
-        taker, _ = await upload_to_first(found.portals, body(), found.note)
+        taker = await found.upload(body())
         assert taker is found.portals.clients[0]
         assert sum(found.takers) == count + 1
         assert found.said[-1] == ("slow down", taker.url)
@@ -223,7 +363,7 @@ async def test_a_long_pause_is_not_waited_for():
         found.fakes[0].fault(asks_for_a_pause(40), UPLOAD)
         found.fakes[1].fault(status(500, "broken"), UPLOAD)
         with trio.fail_after(30), pytest.raises(PortalError) as failure:
-            await upload_to_first(found.portals, body(), found.note)
+            await found.upload(body())
         again = f"{found.fakes[0].url} may be asked again in "
         assert again in failure.value.advice
         assert found.takers == [1, 1]
@@ -233,5 +373,5 @@ async def test_a_pipe_that_is_gone_waits_for_nobody():
     async with several(1) as found:
         found.fakes[0].fault(asks_for_a_pause(1), UPLOAD)
         with pytest.raises(UnavailableError, match="slow down"):
-            await upload_to_first(found.portals, piped(), found.note)
+            await found.upload(piped())
         assert found.takers == [1]

@@ -123,16 +123,14 @@ def upload(
 
 def _send(settings: "Config", body: "UploadBody", replicas: int) -> "UploadResult":
     from skymount.cli.session import content, run
-    from skymount.cli.uploads import upload_once, upload_pipe_replicas, upload_replicas
+    from skymount.cli.uploads import upload_pipe_replicas, upload_replicas
     from skymount.policies import VerifyPolicy
 
     with progress() as bar:
         sent = body.with_progress(bar)
 
         async def send(opened: "Content") -> "UploadResult":
-            if replicas == 1:
-                return await upload_once(opened.portals, sent)
-            if body.size is None:
+            if replicas > 1 and body.size is None:
                 return await upload_pipe_replicas(opened, sent, replicas)
             return await upload_replicas(opened.portals, sent, replicas)
 

@@ -82,8 +82,8 @@ class SkyfileLoader:
         async def ask(client: PortalReader) -> LoadedSkyfile:
             return await self._portals.budget.run(partial(self._describe, client, skylink))
 
-        async def probe(client: PortalReader) -> ContentHead:
-            return await self._portals.budget.run(partial(client.head, skylink))
+        async def probe(client: PortalReader) -> None:
+            await client.sample(skylink)
 
         if not self._is_provable(skylink):
             return await self._portals.first(ask, probe=probe)

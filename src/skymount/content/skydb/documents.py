@@ -1,5 +1,6 @@
 """SkyDB documents as text to read and write, verified like all content."""
 
+import logging
 import math
 from collections.abc import Collection
 from contextlib import suppress
@@ -23,26 +24,26 @@ from skymount.errors import (
     SkymountError,
 )
 from skymount.policies import WritePolicy
-from skymount.portal.client.base import PortalReader
-from skymount.portal.client.upload import UploadBody, send
+from skymount.portal.client.upload import UploadBody
 from skymount.portal.failover.portals import Portals
 from skymount.portal.http.connection_pool import in_background
 from skymount.portal.ledger.entries import EntryId
 from skymount.portal.registry.entry_reader import EntryState
 from skymount.portal.registry.verified_registry import VerifiedRegistry
-from skymount.portal.uploads.entry_content import write_entry
-from skymount.portal.uploads.upload import upload_to_all
+from skymount.portal.uploads.upload import Copies, upload_with_entry
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import linked_skylink
 from skymount.wire.skydb_document import document_name
 from skymount.wire.skylink import Skylink
 from skymount.wording import readable_size
 
+_log = logging.getLogger(__name__)
+
 _LOOKUP_LIMIT = 256  # unknown entries that a listing looks up
 _LOOKUP_TIME = 2.0  # seconds that this may take
 _FETCHED_AHEAD = 128 << 10  # bytes of a document that is fetched before it is read
 
-_PATIENCE = 2.0
+_PATIENCE = 1.5
 """Seconds after which a portal that takes nothing is left, once enough others have a document."""
 
 _NO_DOCUMENTS = 1000  # skylinks of which it is remembered that they lead to none
@@ -238,33 +239,28 @@ class Documents:
         hashed = ref.data_key is None
         name = document_name(ref.tweak.hex() if hashed else str(ref.data_key), hashed)
 
-        upload = UploadBody.of_document(body, name)
-        skylink, lacking = await self._upload(upload)
         before = None if base is None else base.entry
 
-        async def write_without(lacking: Collection[str]) -> EntryState:
-            return await self._entries.write(ref, pair, bytes(skylink), before, lacking=lacking)
+        async def write(skylink: Skylink, lacking: Collection[str]) -> tuple[Skylink, EntryState]:
+            data = bytes(skylink)
+            return skylink, await self._entries.write(ref, pair, data, before, lacking=lacking)
 
-        state = await write_entry(
-            write_without, self._portals, upload, skylink, lacking, patience=_PATIENCE
+        def warn_of_doubt(copies: Copies) -> None:
+            if copies.doubt:
+                _log.warning("%s: %s", ref, copies.doubt)
+
+        skylink, state = await upload_with_entry(
+            self._portals,
+            UploadBody.of_document(body, name),
+            self._writes.needed(len(self._portals.writable().clients)),
+            write,
+            patience=_PATIENCE,
+            rounds=self._portals.config.rounds,
+            on_copies=warn_of_doubt,
         )
         own = _Text(text, is_own=True)
         self._keep(skylink, own)
         return Document(state, *own)
-
-    async def _upload(self, body: UploadBody) -> tuple[Skylink, Collection[str]]:
-        """Upload to all portals; return the skylink and which ones lack it."""
-        portals = self._portals.writable()
-        if len(portals.clients) == 1:
-
-            async def upload(portal: PortalReader) -> Skylink:
-                return (await send(portal.http, body)).skylink
-
-            return await portals.first(upload, hedged=False), ()
-        needed = self._writes.needed(len(portals.clients))
-        rounds = portals.config.rounds
-        copies = await upload_to_all(portals, body, needed, patience=_PATIENCE, rounds=rounds)
-        return copies.agreed(needed), copies.lacking
 
     async def has_pending(self, ref: EntryId) -> bool:
         return await self._entries.has_pending(ref)

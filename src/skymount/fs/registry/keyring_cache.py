@@ -1,12 +1,12 @@
 """The keyring as the mount sees it, read again when it may have changed."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import trio
 
 from skymount.errors import KeyringError
-from skymount.keyring import Keyring, StoredKey
+from skymount.keyring import DamagedKey, Keyring, StoredKey
 from skymount.wire.key_pair import SigningKeyPair
 
 log = logging.getLogger(__name__)
@@ -23,6 +23,7 @@ class KeyringCache:
         self._by_public_key: dict[bytes, SigningKeyPair] = {}
         self._read_at = -1e9
         self._reading = trio.Lock()
+        self._troubles: set[str] = set()
 
     async def refresh(self) -> None:
         if trio.current_time() < self._read_at + _MAX_AGE:
@@ -36,11 +37,17 @@ class KeyringCache:
             self._read_at = trio.current_time()
 
     def _read(self) -> dict[str, SigningKeyPair]:
+        """Read all keys. What cannot be read is logged once, and what needs it is refused."""
+        stored: Sequence[StoredKey | DamagedKey] = ()
+        troubles = set()
         try:
             stored = self._keyring.read_all()
-        except KeyringError as error:  # the mount goes on; what needs a key is refused
-            log.warning("%s", error)
-            return {}
+        except KeyringError as error:
+            troubles.add(str(error))
+        troubles |= {key.reason for key in stored if isinstance(key, DamagedKey)}
+        for trouble in sorted(troubles - self._troubles):
+            log.warning("%s", trouble)
+        self._troubles = troubles
         return {key.name: key.pair for key in stored if isinstance(key, StoredKey)}
 
     def pair(self, public_key: bytes) -> SigningKeyPair | None:

@@ -42,6 +42,7 @@ from skymount.fs.subtree import (
     MUTABLE_TIMEOUT,
     UNCACHED_NO_ENTRY,
     InodeAttributes,
+    Limit,
     RefusalError,
     Subtree,
     refuse,
@@ -79,7 +80,7 @@ class RegistryDirectoryConfig:
     suffix: bytes = b""  # ends the names of its files
     ttl: float = DEFAULTS.registry_ttl  # how old what stat says may be
     grace: float = DEFAULTS.lookup_grace  # how long a lookup waits for a portal
-    timeout: float = DEFAULTS.timeout  # how long anything may take
+    limit: Limit = partial(trio.fail_after, DEFAULTS.timeout)  # noqa: RUF009
 
 
 @dataclass(slots=True)
@@ -353,7 +354,7 @@ class KeyTreeLookup(Subtree, Generic[S]):
     async def _ask(self, entry_id: EntryId, answer: "_Answer[S]") -> None:
         """Go on after the lookup has ended: the next operation on the file waits for the same."""
         try:
-            with trio.move_on_after(self._config.timeout):
+            with suppress(trio.TooSlowError), self._config.limit():
                 answer.state = await self._store.read(entry_id, self._config.ttl)
         except Exception as error:  # noqa: BLE001  # the lookup raises it
             answer.error = error
@@ -410,7 +411,10 @@ class KeyTreeLookup(Subtree, Generic[S]):
         self, entry_id: EntryId, since: float, arrived: Callable[[float], None]
     ) -> None:
         try:
-            with trio.move_on_after(self._config.timeout):  # operations wait for its answer
+            with (
+                suppress(trio.TooSlowError),
+                self._config.limit(),
+            ):  # operations wait for its answer
                 await self._store.fetch_ahead(entry_id, self._config.ttl * _USABLE, since)
         except SkymountError as error:  # reported when the file is used
             log.debug("%s: not fetched ahead: %s", entry_id, error)

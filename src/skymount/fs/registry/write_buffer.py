@@ -83,7 +83,12 @@ class WriteBuffer(Generic[B]):
         return self.lend()
 
     def posted(self, base: B, data: FileData) -> None:
-        self.base, self.stored, self.unposted = base, data, None
+        """Note the state after a post. What was emptied meanwhile still replaces whatever there
+        is.
+        """
+        self.stored, self.unposted = data, None
+        if not self.emptied:
+            self.base = base
 
     def failed(self, error: Exception, data: FileData) -> None:
         """Note that posting failed; `error` counts unless more was written since."""

@@ -29,6 +29,7 @@ from skymount.fs.subtree import (
     NO_ENTRY,
     DirectoryEntry,
     InodeAttributes,
+    Limit,
     OpenDirectory,
     OpenFile,
     Subtree,
@@ -44,7 +45,7 @@ class SkylinksDirectory(Subtree):
     """The directory of the names in `table`, and the trees in it.
 
     Lookups in it wait for portals for at most `lookup_grace` seconds in each second: the kernel
-    lets others queue behind one. Any request waits for at most `deadline` seconds.
+    lets others queue behind one. Any request waits for a portal within `limit`.
     """
 
     has_own_deadline = True
@@ -58,7 +59,7 @@ class SkylinksDirectory(Subtree):
         reads: WaitingReads,
         *,
         lookup_grace: float,
-        deadline: float,
+        limit: Limit,
     ) -> None:
         self._reader = reader
         self.table = table
@@ -67,7 +68,7 @@ class SkylinksDirectory(Subtree):
         self._reads = reads
         self._root = DIRECTORY_INODES[table.space]
         self._budget = LookupBudget(lookup_grace)
-        self._deadline = deadline
+        self._limit = limit
         self._opened = Counter[int]()  # open handles of each file, by its inode number
 
     def usage(self) -> tuple[int, int]:
@@ -109,7 +110,7 @@ class SkylinksDirectory(Subtree):
         except (MalformedError, UnicodeDecodeError):
             return NO_ENTRY
         try:
-            with self._budget.waiting() as limit, trio.fail_after(self._deadline):
+            with self._budget.waiting() as limit, self._limit():
                 await self._freshness.revalidate(mounted, limit)
         except NotFoundError:
             timeout = _limited(mounted, self._freshness.negative_ttl(mounted))
@@ -163,7 +164,7 @@ class SkylinksDirectory(Subtree):
             refuse(errno.EISDIR)
         extent = self._reader.open(tree.skyfile, *tree.extent(index))
         return _TreeFileHandle(
-            self.table, version, extent, inode, self._opened, self._reads, self._deadline
+            self.table, version, extent, inode, self._opened, self._reads, self._limit
         )
 
     async def _node(self, inode: int) -> tuple[TreeVersion, Tree, int]:
@@ -171,7 +172,7 @@ class SkylinksDirectory(Subtree):
         version, index = self.table.node_of(inode)
         tree = version.shown
         if tree is None:
-            with trio.fail_after(self._deadline):
+            with self._limit():
                 tree = await self._loader.load_tree(version)
         return (version, tree, index) if index < len(tree) else refuse(errno.ESTALE)
 
@@ -282,7 +283,7 @@ class _TreeFileHandle(OpenFile):
         inode: int,
         opened: Counter[int],
         reads: WaitingReads,
-        deadline: float,
+        limit: Limit,
     ) -> None:
         self.keep_cache = not version.was_provisional
         self.table = table
@@ -291,7 +292,7 @@ class _TreeFileHandle(OpenFile):
         self._inode = inode
         self._opened = opened
         self._reads = reads
-        self._deadline = deadline
+        self._limit = limit
         self._ran_out = _RanOut()
         opened[inode] += 1
         table.add_handle(version)
@@ -309,7 +310,7 @@ class _TreeFileHandle(OpenFile):
             if self._ran_out.is_repeated(offset, began):
                 raise trio.TooSlowError
             try:
-                with trio.fail_after(self._deadline):
+                with self._limit():
                     data = await self._reads.wait(
                         partial(self._extent.wait, offset, length),
                         partial(self._extent.needs_portal, offset, length),

@@ -31,6 +31,7 @@ from skymount.wire.metadata import METADATA_LIMIT
 from skymount.wire.skylink import SECTOR_SIZE, Skylink
 
 _PARTIAL_CONTENT = 206
+_SAMPLE = 64 << 10  # bytes
 _SERVER_ERROR = 500
 _CLOSE_TIMEOUT = 2.0
 _CACHED_REQUESTS = 64
@@ -162,6 +163,14 @@ class PortalReader:
         with self.http.parsing(request, self.options, answer.status):
             Layout.parse(answer.body)  # a server that is no portal may send anything
         return answer.body
+
+    async def sample(self, skylink: Skylink) -> None:
+        """Receive the beginning of some content and drop it."""
+        part = ByteRange(0, _SAMPLE)
+        async with self.http.open(content_request(skylink, ""), byte_range=part) as answer:
+            left = _SAMPLE
+            while left > 0 and (piece := await answer.receive()):
+                left -= len(piece)
 
     async def sector(self, root: bytes, length: int) -> bytes:
         """Fetch the first `length` bytes of a sector, as `fetch_sector`."""

@@ -98,6 +98,7 @@ class SyncPortalClient(_SyncFacade):
     raw_metadata = _waits(PortalClient.raw_metadata)
     resolve = _waits(PortalClient.resolve)
     resolve_hns = _waits(PortalClient.resolve_hns)
+    sample = _waits(PortalClient.sample)
     sector = _waits(PortalClient.sector)
     send_upload = _waits(PortalClient.send_upload)
     upload_directory = _waits(PortalClient.upload_directory)

@@ -23,6 +23,7 @@ from skymount.settings import OnUploadProgress, PortalOptions
 from skymount.upload_selection.selection import EVERYTHING, Selection, SelectionRules, listed
 from skymount.values import flag, text, texts
 from skymount.wire.http import multipart, requests, responses
+from skymount.wire.metadata import Subfile
 
 FILE_FIELD = "file"
 """Multipart field of a single file (contract, upload options)."""
@@ -174,21 +175,30 @@ class UploadBody:
         return any(name in ("skykeyname", "skykeyid") for name, _ in self.query)
 
     @property
-    def extents(self) -> dict[str, tuple[int, int]]:
-        """Where in the content each file is, and its size, which must be known; of files of one
-        name the last one.
-        """
+    def is_dry_run(self) -> bool:
+        """Whether the portal is to store nothing."""
+        return ("dryrun", "true") in self.query
+
+    @property
+    def subfiles(self) -> dict[str, Subfile]:
+        """The records of the files, as portals store them; of files of one name the last one."""
         found, offset = {}, 0
         for _, source in self._parts:
-            size = source.size or 0
-            found[source.name] = (offset, size)
+            name, size = source.name, source.length
+            found[name] = Subfile(source.mode, name, source.media_type, offset, size)
             offset += size
         return found
 
     @property
     def content_size(self) -> int:
-        """Bytes of all files."""
-        return sum(source.size or 0 for _, source in self._parts)
+        """Bytes of all files, of a pipe those that were read."""
+        return sum(source.length for _, source in self._parts)
+
+    def held(self) -> Self:
+        """Return the same body with its content in memory, as it is now."""
+        body = copy(self)
+        body._parts = [(head, source.held()) for head, source in self._parts]
+        return body
 
     def payload(self) -> Iterator[bytes]:
         """Yield the content of the files, one after the other."""

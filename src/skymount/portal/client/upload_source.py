@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
@@ -41,6 +41,8 @@ class UploadSource:
     is_link: bool = False
     is_begun: bool = False
     """Whether reading has begun."""
+    received: int = 0
+    """Bytes that came from a pipe."""
 
     @classmethod
     def of_path(cls, file: Path, name: str = "") -> Self:
@@ -108,6 +110,11 @@ class UploadSource:
         return self.size is None and self.is_begun
 
     @property
+    def length(self) -> int:
+        """In bytes; of a pipe, of what was read."""
+        return self.received if self.size is None else self.size
+
+    @property
     def is_shared(self) -> bool:
         """Whether it can be read several times at once."""
         return isinstance(self.origin, Path | bytes)
@@ -116,6 +123,10 @@ class UploadSource:
     def media_type(self) -> str:
         """Empty where the name tells none: then portals look at the content."""
         return self.contenttype or media_types.of_name(self.name)
+
+    def held(self) -> Self:
+        """Return it with its content in memory, as it is now."""
+        return replace(self, origin=b"".join(self.read()))
 
     def read(self) -> Iterator[bytes]:
         """Yield exactly `size` bytes; OSError if the file changed its size."""
@@ -129,7 +140,9 @@ class UploadSource:
         else:
             if self.size is not None:
                 self.origin.seek(self.start)
-            yield from _read(self.origin, self.size, self.name)
+            for data in _read(self.origin, self.size, self.name):
+                self.received += len(data)
+                yield data
 
     def _opened(self, path: str, flags: int) -> int:
         """Open the file that was looked at; OSError if another one is in its place."""

@@ -4,9 +4,10 @@ A portal is known to be silent if it let a whole attempt pass without a sign of 
 for one whenever an operation needs it, and is used again as soon as it gives one.
 """
 
+import math
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Self, TypeVar
@@ -22,7 +23,16 @@ from skymount.errors import (
     UnavailableError,
 )
 from skymount.portal.client.base import PortalReader
-from skymount.portal.failover.health import Health, HealthFigures, HedgeBudget, May, Rank, State
+from skymount.portal.failover.health import (
+    OUTAGE,
+    SILENCE,
+    Health,
+    HealthFigures,
+    HedgeBudget,
+    May,
+    Rank,
+    State,
+)
 from skymount.portal.http.memory_budget import MemoryBudget
 from skymount.portal.http.request_watch import RequestWatch, watched
 
@@ -46,6 +56,8 @@ class FailoverConfig:
     longest_wait: float = 10.0
     """Seconds that an operation waits for portals that asked for a pause, from its begin on, or
     from when the first one did."""
+    after_silence: bool = True
+    """Whether a portal that did not answer in time is asked again."""
     wakes: bool = True
     """Whether silent portals are asked for a sign of life when no other one has an answer."""
 
@@ -95,15 +107,6 @@ class AttemptsUnderWay:
         finally:
             del self._attempts[watch]
 
-    def silent_for(self, seconds: float) -> set[str]:
-        """Return the portals of which an attempt has waited for so long without a byte."""
-        now = trio.current_time()
-        return {
-            attempt.url
-            for watch, attempt in self._attempts.items()
-            if now >= attempt.begun + seconds and (watch.is_idle or watch.wait(now) >= seconds)
-        }
-
     def waited_for(self) -> list[str]:
         """Return the portals for which an operation waited that is out of time now: those of
         attempts that were just cancelled, else those that send nothing, else all that take long;
@@ -123,64 +126,40 @@ class AttemptsUnderWay:
         return list(dict.fromkeys([*(silent or long.values()), *failed]))
 
 
+class Outages:
+    """How long operations wait for portals that may be restarting, and how long they may take."""
+
+    def __init__(self, wait: float = 0.0) -> None:
+        """`wait` is `wait_for_portal` in seconds: operations may take so much longer."""
+        self.longest = max(OUTAGE, wait)
+        self._is_longer = wait > 0
+        self._limits: dict[trio.CancelScope, float] = {}
+
+    @contextmanager
+    def limit(self, seconds: float, until: float) -> Iterator[None]:
+        """Let an operation take so many seconds from now on, or from the end of an outage on;
+        TooSlowError.
+        """
+        begun = max(trio.current_time(), until if self._is_longer else 0.0)
+        with trio.fail_at(begun + seconds) as scope:
+            self._limits[scope] = seconds
+            try:
+                yield
+            finally:
+                del self._limits[scope]
+
+    def begins(self, until: float) -> None:
+        """Let the operations that are under way take longer."""
+        for scope, seconds in self._limits.items() if self._is_longer else ():
+            scope.deadline = max(scope.deadline, until + seconds)
+
+
 @dataclass(slots=True)
 class _Question:
-    """A question for a sign of life."""
+    """A question for a sign of life, which any answer is."""
 
     awaited_until: float
     ended: trio.Event = field(default_factory=trio.Event)
-
-
-class SignsOfLife:
-    """The questions under way."""
-
-    def __init__(self) -> None:
-        self._questions: dict[PortalReader, _Question] = {}
-
-    async def awake(
-        self,
-        portals: Mapping[PortalReader, Health],
-        background: trio.Nursery | None,
-        limit: float,
-    ) -> list[PortalReader]:
-        """Return those of some silent portals that are first to give a sign of life within a
-        moment; without a `background` for the questions, none. A question lasts `limit` seconds at
-        most: others may wait to ask the same.
-        """
-        found: list[PortalReader] = []
-
-        async def check(client: PortalReader, health: Health, nursery: trio.Nursery) -> None:
-            if health.is_known_silent:
-                question = self._questions.get(client)
-                if question is None:
-                    now = trio.current_time()
-                    question = _Question(now + health.sign_patience(now))
-                    self._questions[client] = question
-                    nursery.start_soon(self._ask, client, health, question, limit)
-                with trio.move_on_at(question.awaited_until) as scope:
-                    await question.ended.wait()
-                if scope.cancelled_caught:
-                    return
-            found.append(client)
-            first.cancel()
-
-        with trio.CancelScope() as first:
-            if background is not None:
-                await run_all(*(partial(check, *each, background) for each in portals.items()))
-        return found
-
-    async def _ask(
-        self, client: PortalReader, health: Health, question: _Question, limit: float
-    ) -> None:
-        is_alive = False
-        try:
-            with trio.move_on_after(limit):
-                is_alive = await client.http.is_alive()
-        finally:
-            del self._questions[client]
-            question.ended.set()
-        note = health.gave_sign if is_alive else health.gave_no_sign
-        note(trio.current_time())
 
 
 @dataclass(frozen=True)
@@ -196,11 +175,12 @@ class Contestants:
     waited for. Without it the next operation after the pause tries them.
     """
     hedges: HedgeBudget = field(default_factory=HedgeBudget)
-    signs: SignsOfLife = field(default_factory=SignsOfLife)
+    outages: Outages = field(default_factory=Outages)
     is_part: bool = False
     """Whether there are others, which take no part."""
     _health: dict[PortalReader, Health] = field(default_factory=dict)
     _under_way: AttemptsUnderWay = field(default_factory=AttemptsUnderWay)
+    _questions: dict[PortalReader, _Question] = field(default_factory=dict)
 
     @property
     def writable_clients(self) -> list[PortalReader]:
@@ -216,7 +196,9 @@ class Contestants:
 
     def health(self, client: PortalReader) -> Health:
         found = self._health.get(client)
-        return self._health.setdefault(client, Health()) if found is None else found
+        if found is None:
+            found = self._health[client] = Health(self.outages.longest)
+        return found
 
     @property
     def is_alone(self) -> bool:
@@ -241,10 +223,23 @@ class Contestants:
             return list(self.clients)
         return sorted(self.clients, key=lambda client: self.rank(client).value)
 
-    def may_answer(self, since: float) -> bool:
-        """Return whether a portal has sent anything since a time, or one of several works as far
-        as is known.
+    @property
+    def outage_until(self) -> float:
+        """Until when operations wait for a portal that may be restarting; -inf if there is none."""
+        return max((self.health(each).outage_until for each in self.clients), default=-math.inf)
+
+    def limit(self, seconds: float) -> AbstractContextManager[None]:
+        """Let an operation take so many seconds; TooSlowError. A wait that `wait_for_portal`
+        allows does not count (R2).
         """
+        return self.outages.limit(seconds, self.outage_until)
+
+    def may_answer(self, since: float) -> bool:
+        """Return whether a portal has sent anything since a time, may be restarting, or is one of
+        several that works as far as is known.
+        """
+        if self.outage_until > trio.current_time():
+            return True
         if any(self.health(each).showed_signs(since) for each in self.clients):
             return True
         return not self.is_alone and self.has_working()
@@ -259,33 +254,68 @@ class Contestants:
         """Return the portals for which an operation waited that is out of time now."""
         return self._under_way.waited_for()
 
-    def silent_for(self, seconds: float) -> set[str]:
-        """Return the portals of which an operation has waited for so long without a byte."""
-        return self._under_way.silent_for(seconds)
-
     # --- signs of life
 
+    def ask_for_sign(self, client: PortalReader) -> _Question | None:
+        """Ask a portal in the background for a sign of life, unless it is being asked; its health
+        takes note. None without a background.
+        """
+        question = self._questions.get(client)
+        if question is None and self.background is not None:
+            now = trio.current_time()
+            question = _Question(now + self.health(client).sign_patience(now))
+            self._questions[client] = question
+            self.background.start_soon(self._ask_for_sign, client, question)
+        return question
+
+    async def _ask_for_sign(self, client: PortalReader, question: _Question) -> None:
+        def sent() -> None:
+            if not self.is_alone:
+                scope.deadline = min(scope.deadline, trio.current_time() + SILENCE)
+
+        is_alive = False
+        try:
+            with trio.move_on_after(_ALONE_SIGN_TIME if self.is_alone else _SIGN_TIME) as scope:
+                is_alive = await client.http.is_alive(sent)
+        finally:
+            del self._questions[client]
+            question.ended.set()
+        health = self.health(client)
+        note = health.gave_sign if is_alive else health.gave_no_sign
+        note(trio.current_time())
+
     async def ask_for_signs(self) -> None:
-        """Ask all portals for a sign of life, which may take as long as any request."""
-
-        async def ask(client: PortalReader) -> None:
-            if await client.http.is_alive():
-                self.health(client).gave_sign(trio.current_time())
-
-        await run_all(*(partial(ask, client) for client in self.clients))
+        """Ask all portals for a sign of life, and wait for the answers."""
+        for question in [self.ask_for_sign(client) for client in self.clients]:
+            if question is not None:
+                await question.ended.wait()
 
     async def awake(self, clients: Collection[PortalReader]) -> list[PortalReader]:
         """Return those of some portals that may be asked after all, because no other one has an
-        answer: silent ones that give a sign of life (R12).
+        answer: silent ones that are first to give a sign of life within a moment (R12).
         """
-        now = trio.current_time()
-        silent = {
-            each: self.health(each)
-            for each in clients
-            if self.health(each).may_ask(now, is_alone=self.is_alone) is May.PROBE
-        }
-        limit = _ALONE_SIGN_TIME if self.is_alone else _SIGN_TIME
-        awake = await self.signs.awake(silent, self.background, limit)
+        awake: list[PortalReader] = []
+
+        async def wait(client: PortalReader) -> None:
+            if self.health(client).is_known_silent:
+                question = self.ask_for_sign(client)
+                if question is None:
+                    return
+                with trio.move_on_at(question.awaited_until) as scope:
+                    await question.ended.wait()
+                if scope.cancelled_caught:
+                    return
+            awake.append(client)
+            first.cancel()
+
+        now, is_alone = trio.current_time(), self.is_alone
+        silent = [
+            client
+            for client in clients
+            if self.health(client).may_ask(now, is_alone=is_alone) is May.PROBE
+        ]
+        with trio.CancelScope() as first:
+            await run_all(*(partial(wait, client) for client in silent))
         for client in awake:
             self.health(client).gave_sign(trio.current_time(), is_awake=True)
         return awake

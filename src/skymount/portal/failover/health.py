@@ -12,6 +12,42 @@ from enum import Enum, auto
 from skymount.errors import DisprovedError, PortalError, PortalTimeoutError
 from skymount.portal.http.request_watch import RequestWatch
 
+# Limits; times in seconds, rates in bytes a second.
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 60.0
+"""Also of what a portal may ask for with Retry-After."""
+FORGIVEN_AFTER = 120.0
+"""Without a failure, after which the next pause is a short one again."""
+LIE_MEMORY = 300.0
+"""For which a portal that sent disproved content comes last."""
+SILENCE = 1.0
+"""An attempt that ends without an answer after so long shows that a portal is silent."""
+AWAY = 5.0
+"""For which a portal that could not be reached gets one attempt of each operation; for which
+nobody waits for long for a sign of life that others waited for in vain."""
+OUTAGE = 5.0
+"""For which operations wait at least for a portal that refuses connections."""
+LATELY = 60.0
+"""In which it must have worked before."""
+REST = 2.0
+"""After its last failure a silent portal is tried again, if none works."""
+
+LEAST_DELAY = 0.25
+LONGEST_DELAY = 2.0
+DEFAULT_DELAY = 1.0
+"""While nothing is known of a portal's latency."""
+LATENCY_FACTOR = 3.0
+LEAST_STALL = 1.0
+"""Between two pieces of a body."""
+SLOW_FRACTION = 0.25
+"""Of the rate of another portal, below which a body is late."""
+DEFAULT_RATE = 256 << 10
+"""Of a portal that is not known."""
+MEASURED_BODY = 64 << 10
+"""Bytes; the rate of a shorter body says nothing, unless that took `LEAST_STALL`."""
+SMOOTHING = 0.2
+"""Weight of the latest latency, failure and rate in their moving averages."""
+
 
 class State(Enum):
     """Whether a portal is used as configured, or behind those that are."""
@@ -41,48 +77,6 @@ class May(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class HealthConfig:
-    """Limits; times in seconds, rates in bytes a second."""
-
-    first_pause: float = 1.0
-    longest_pause: float = 60.0
-    """Also of what a portal may ask for with Retry-After."""
-    forgiven_after: float = 120.0
-    """Without a failure, after which the next pause is a short one again."""
-    lie_memory: float = 300.0
-    """For which a portal that sent disproved content comes last."""
-    silence: float = 1.0
-    """An attempt that ends without an answer after so long shows that a portal is silent."""
-    away: float = 5.0
-    """For which a portal that could not be reached gets one attempt of each operation; for which
-    nobody waits for long for a sign of life that others waited for in vain."""
-    outage: float = 5.0
-    """For which operations wait for a portal that refuses connections and worked lately."""
-    lately: float = 60.0
-    rest: float = 2.0
-    """After its last failure a silent portal is tried again, if none works."""
-
-    least_delay: float = 0.25
-    longest_delay: float = 2.0
-    default_delay: float = 1.0
-    """While nothing is known of a portal's latency."""
-    latency_factor: float = 3.0
-    least_stall: float = 1.0
-    """Between two pieces of a body."""
-    slow_fraction: float = 0.25
-    """Of the rate of another portal, below which a body is late."""
-    default_rate: float = 256 << 10
-    """Of a portal that is not known."""
-    measured_body: int = 64 << 10
-    """Bytes; the rate of a shorter body says nothing."""
-    smoothing: float = 0.2
-    """Weight of the latest latency, failure and rate in their moving averages."""
-
-
-_CONFIG = HealthConfig()
-
-
-@dataclass(frozen=True, slots=True)
 class HealthFigures:
     """The health of a portal at one moment, to be shown."""
 
@@ -106,7 +100,8 @@ class HealthFigures:
 class Health:
     """The health of one portal."""
 
-    config: HealthConfig = _CONFIG
+    outage: float = OUTAGE
+    """For which operations wait for it when it refuses connections."""
     latency: float | None = None
     failure_rate: float = 0.0
     body_rate: float | None = None
@@ -135,6 +130,7 @@ class Health:
     _away_until: float = -math.inf
     _told_of: float | None = None  # the outage that the log has told of, by its begin
     _refused_at: float | None = None  # when it first refused a connection since its last answer
+    _slow_until: float = -math.inf  # as a body came slowly
     _bodies: int = 0  # being received
 
     # --- what happens
@@ -143,7 +139,8 @@ class Health:
         """Note an answer to what was asked at `begun`; a refusal is no good one.
 
         A portal that answers was not late with this very answer works again. A refusal shows that
-        only of one that was silent or late, or whose pause is over.
+        only of one that was silent or late, or whose pause is over. One whose bodies come slowly
+        works again when one has come in time, or after `LONGEST_PAUSE`, whatever heads it sends.
         """
         self._sign_at = now
         if begun <= self._late_at:
@@ -151,6 +148,8 @@ class Health:
         self._answer_at, self._away_until, self._refused_at = now, -math.inf, None
         if self.failure_rate or not is_good:
             self._average_failure(0.0)
+        if self._is_late and now < self._slow_until:
+            return
         was_slow = self._is_silent or self._is_late
         if is_good or was_slow or self.state(now) is State.HALF_OPEN:
             self._is_closed, self._is_silent, self._late_at = True, False, -math.inf
@@ -166,19 +165,19 @@ class Health:
         if error.unreached is None or self._answer_at > now - error.unreached:
             self._away_until, self._refused_at = -math.inf, None
         else:
-            is_slow = error.unreached >= self.config.silence
+            is_slow = error.unreached >= SILENCE
             if not is_slow and self._refused_at is None:
                 self._refused_at = now
             is_outage_over = -math.inf < self.outage_until <= now
             if is_slow or is_last or is_outage_over:
-                self._away_until = now + self.config.away
+                self._away_until = now + AWAY
         is_mute = isinstance(error, PortalTimeoutError) or error.unreached is not None
-        if is_mute and waited >= self.config.silence and self._sign_at <= now - waited:
+        if is_mute and waited >= SILENCE and self._sign_at <= now - waited:
             self._is_silent = True
         if isinstance(error, DisprovedError):
             self._lied_at = now
         if error.retry_after is not None:
-            self.told_until = now + min(error.retry_after, self.config.longest_pause)
+            self.told_until = now + min(error.retry_after, LONGEST_PAUSE)
         self.error = copy.copy(error)
         self._open(now)
 
@@ -193,12 +192,12 @@ class Health:
     def _open(self, now: float) -> None:
         self._average_failure(1.0)
         state = self.state(now)
-        if now - self._failed_at > self.config.forgiven_after:
+        if now - self._failed_at > FORGIVEN_AFTER:
             self._level = 0
         self._failed_at = now
         if state is State.OPEN:  # others of the same time: they make no longer pause
             return
-        pause = min(self.config.first_pause * 2**self._level, self.config.longest_pause)
+        pause = min(FIRST_PAUSE * 2**self._level, LONGEST_PAUSE)
         self._level = min(self._level + 1, 16)
         self._is_closed, self._pause_until = False, now + pause
         for watcher in tuple(self.watchers):
@@ -206,7 +205,7 @@ class Health:
 
     def given_up(self, now: float, begun: float) -> None:
         """Note an attempt that somebody cancelled. It may have been one more that was in vain."""
-        if self._is_silent and now - begun >= self.config.silence and self._sign_at < begun:
+        if self._is_silent and now - begun >= SILENCE and self._sign_at < begun:
             self._no_sign_at = now
 
     def gave_sign(self, now: float, *, is_awake: bool = False) -> None:
@@ -230,9 +229,11 @@ class Health:
         self._bodies += 1
 
     def body_closed(self, size: int, seconds: float) -> None:
-        if size >= self.config.measured_body and seconds:
+        if (size >= MEASURED_BODY and seconds) or seconds >= LEAST_STALL:
             rate = self._bodies * size / seconds
             self.body_rate = rate if self.body_rate is None else self._mean(self.body_rate, rate)
+            is_slow = self.is_slow(size / seconds, None)
+            self._slow_until = self._sign_at + LONGEST_PAUSE if is_slow else -math.inf
         self._bodies -= 1
 
     def _average_latency(self, seconds: float) -> None:
@@ -242,7 +243,7 @@ class Health:
         self.failure_rate = self._mean(self.failure_rate, failed)
 
     def _mean(self, average: float, latest: float) -> float:
-        return average + self.config.smoothing * (latest - average)
+        return average + SMOOTHING * (latest - average)
 
     # --- whether it is asked
 
@@ -256,7 +257,7 @@ class Health:
         """Return its rank. `has_trials`: a portal whose pause is over comes first again only after
         a trial; otherwise the next operation is the trial.
         """
-        if now < self._lied_at + self.config.lie_memory:
+        if now < self._lied_at + LIE_MEMORY:
             return Rank.LYING
         state = self.state(now)
         is_due = state is State.HALF_OPEN and not has_trials
@@ -276,16 +277,16 @@ class Health:
             return May.YES
         if self.state(now) is State.HALF_OPEN and not self.is_tried:
             return May.YES
-        is_rested = now >= self._failed_at + self.config.rest
+        is_rested = now >= self._failed_at + REST
         return May.YES if is_rested and not has_working else May.PROBE
 
     @property
     def outage_until(self) -> float:
         """Until when operations wait for it: it refuses connections, and may be restarting."""
-        refused_at, config = self._refused_at, self.config
-        if refused_at is None or self._answer_at < refused_at - config.lately:
+        refused_at = self._refused_at
+        if refused_at is None or self._answer_at < refused_at - LATELY:
             return -math.inf
-        return refused_at + config.outage
+        return refused_at + self.outage
 
     def begins_outage(self) -> bool:
         """Whether nobody has been told of this outage; the caller tells of it."""
@@ -331,29 +332,28 @@ class Health:
     def sign_patience(self, now: float) -> float:
         """Return the seconds that an operation waits for a sign of life from a silent portal."""
         known_at = max(self._failed_at, self._no_sign_at)
-        is_recent = now < known_at + self.config.away
-        return self.config.least_delay if is_recent else self.config.longest_delay
+        is_recent = now < known_at + AWAY
+        return LEAST_DELAY if is_recent else LONGEST_DELAY
 
     # --- what is late
 
     @property
     def hedge_delay(self) -> float:
         """Seconds that a request may wait for its head before another portal is asked as well."""
-        config = self.config
         if self.latency is None:
-            return config.default_delay
-        usual = config.latency_factor * self.latency
-        return min(max(usual, config.least_delay), config.longest_delay)
+            return DEFAULT_DELAY
+        usual = LATENCY_FACTOR * self.latency
+        return min(max(usual, LEAST_DELAY), LONGEST_DELAY)
 
     @property
     def stall_limit(self) -> float:
         """The same between two pieces of a body."""
-        return max(self.hedge_delay, self.config.least_stall)
+        return max(self.hedge_delay, LEAST_STALL)
 
     def is_slow(self, rate: float, other: float | None) -> bool:
         """Whether a body comes too slowly at that rate; `other` is what another portal gives."""
-        known = self.config.default_rate if other is None else other
-        return rate * max(1, self._bodies) < self.config.slow_fraction * known
+        known = DEFAULT_RATE if other is None else other
+        return rate * max(1, self._bodies) < SLOW_FRACTION * known
 
     def is_late(self, watch: RequestWatch, other_rate: float | None, now: float) -> bool:
         """Whether what is watched takes so long that another portal should be asked."""

@@ -18,7 +18,7 @@ from skymount.errors import (
     StorageError,
 )
 from skymount.portal.client.base import PortalReader
-from skymount.portal.failover.contestants import Ask, Contestants
+from skymount.portal.failover.contestants import Ask, Contestants, FailoverConfig, Outages
 from skymount.portal.failover.health import Rank, State
 from skymount.portal.failover.race import ALL, PROOF, Race, Want
 from skymount.settings import PortalOptions
@@ -162,9 +162,14 @@ class Portals(Contestants):
 
 @asynccontextmanager
 async def open_portals(
-    portals: Mapping[str, PortalOptions], timeout: float
+    portals: Mapping[str, PortalOptions],
+    timeout: float,
+    wait: float = 0.0,
+    *,
+    after_silence: bool = True,
 ) -> AsyncIterator[Portals]:
-    """Open a client for each URL, with its options and seconds of silence.
+    """Open a client for each URL, with its options and seconds of silence. `wait` is
+    `wait_for_portal` in seconds.
 
     They retry nothing: `Portals` asks the next portal instead.
     """
@@ -174,5 +179,7 @@ async def open_portals(
             made = PortalReader.of(replace(options, idle_timeout=timeout, retries=0))
             clients.append(await stack.enter_async_context(made))
         async with trio.open_nursery() as background:
-            yield Portals(clients, background=background)
+            config = FailoverConfig(after_silence=after_silence)
+            outages = Outages(wait)
+            yield Portals(clients, config, background=background, outages=outages)
             background.cancel_scope.cancel()

@@ -26,7 +26,7 @@ from skymount.errors import (
 )
 from skymount.portal.client.base import PortalReader
 from skymount.portal.failover.contestants import Ask, Contestants
-from skymount.portal.failover.health import Health, May, Rank, State
+from skymount.portal.failover.health import LEAST_DELAY, Health, May, Rank, State
 from skymount.portal.http.advice import again_in
 from skymount.portal.http.request_watch import RequestWatch
 
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 CHECK_TIME = 0.1
 """Seconds between two looks at what is late."""
 
-_SIGN_LASTS = 3.0  # seconds after which a late upload needs another sign of life
+_SIGN_LASTS = 1.0  # seconds after which a late upload needs another sign of life
 _MOST_TRIES = 3  # of a portal that goes on asking for pauses
 _OUTAGE_PAUSE = 0.2, 0.5  # seconds between two attempts at a portal that may be restarting
 _OTHER = "; another portal had one"
@@ -60,8 +60,6 @@ class Want:
     """Seconds for which late attempts go on in the background."""
     is_hedged: bool = True
     """Whether another portal is asked while one is late; else only after a failure."""
-    sheds: bool = False
-    """Late attempts at portals that are silent then, though no other one has answered."""
     once: bool = False
     """Portals that failed before are asked once, if another one works."""
     gives_up: bool = False
@@ -111,8 +109,6 @@ class Runner:
     is_late: bool = False
     pinged: float | None = None
     """Since when the portal is to give a sign of life."""
-    ping_sent: float | None = None
-    """When it was asked for one; before, its silence says nothing."""
     is_given_up: bool = False
     is_left: bool = False
 
@@ -131,15 +127,18 @@ class Race(Generic[T]):
         insists: Callable[[], bool] = lambda: False,
         ends: Callable[[T], bool] = lambda _: False,
         is_late: Callable[["Runner", float], bool] | None = None,
+        is_quiet: Callable[["Runner", float], bool] | None = None,
         on_late: Callable[[PortalReader, T | PortalError], Awaitable[None]] | None = None,
         is_fatal: Callable[[PortalError], bool] = lambda _: False,
     ) -> None:
         """`urgent` says whether somebody waits: otherwise nothing is late at a portal that works.
         `insists` says whether it matters so much that silent portals are asked in the end even if
         another one refused. `ends` says whether an answer ends the race, whatever others say.
-        `is_late` says what is late, if that is not what reads wait for. `on_late` is awaited in
-        the background with what comes of an attempt that was left, once `handled` is set.
-        `is_fatal` says of an error whether every portal would say the same.
+        `is_late` says what is late, if that is not what reads wait for. `is_quiet` says which
+        portals are asked for a sign of life, and left without one, though no other one has
+        answered. `on_late` is awaited in the background with what comes of an attempt that was
+        left, once `handled` is set. `is_fatal` says of an error whether every portal would say the
+        same.
         """
         self.answers: dict[PortalReader, T] = {}
         """The good ones, in the order in which they came."""
@@ -159,6 +158,7 @@ class Race(Generic[T]):
         self._insists = insists
         self._ends = ends
         self._judge = is_late
+        self._is_quiet = is_quiet
         self._on_late = on_late
         self._is_fatal = is_fatal
         self._has_ended_early = False
@@ -172,7 +172,9 @@ class Race(Generic[T]):
             for health in [portals.health(client)]
         ]
         self._is_alone = portals.is_alone
-        self._is_watched = want.gives_up or want.sheds or (want.is_hedged and not self._is_alone)
+        self._is_watched = (
+            want.gives_up or is_quiet is not None or (want.is_hedged and not self._is_alone)
+        )
         self._running: list[Runner] = []
         self._pauses: dict[int, float] = {}
         self._news = trio.Event()
@@ -331,7 +333,10 @@ class Race(Generic[T]):
         is_spared = is_spared or turn.health.is_away(now)
         may_wait = self._is_alone and turn.worked
         is_spared = is_spared or (turn.health.is_silent and not may_wait)
-        return 1 if is_spared else self._portals.config.rounds
+        config = self._portals.config
+        was_silent = isinstance(self.errors.get(turn.client), PortalTimeoutError)
+        is_spared = is_spared or (was_silent and not config.after_silence)
+        return 1 if is_spared else config.rounds
 
     @property
     def _may_insist(self) -> bool:
@@ -417,6 +422,7 @@ class Race(Generic[T]):
                 turn.tries -= 1  # which counts no attempt
                 turn.again_at = now + random.uniform(*_OUTAGE_PAUSE)
                 if turn.health.begins_outage():
+                    self._portals.outages.begins(turn.health.outage_until)
                     log.warning(
                         "%s: it may be restarting, so operations wait: %s", turn.client.url, error
                     )
@@ -475,16 +481,19 @@ class Race(Generic[T]):
         for runner in [*self._running]:
             if stood_still > CHECK_TIME:
                 runner.watch.skip(stood_still, now)
-                if runner.ping_sent is not None:
-                    runner.ping_sent = min(runner.ping_sent + stood_still, now)
             runner.is_late = self._is_late(runner, now)
-            if runner.is_late and not runner.is_given_up:
-                if self._want.gives_up and not runner.turn.worked:
-                    self._give_up(runner, now)
-                elif self._want.sheds or (
-                    self._judge is None and self._has_words and self._next_due(now) == math.inf
-                ):
-                    self._give_up_silent(runner, now)
+            if runner.is_given_up:
+                continue
+            is_quiet = self._is_quiet is not None and self._is_quiet(runner, now)
+            if runner.is_late and self._want.gives_up and not runner.turn.worked:
+                self._give_up(runner, now)
+            elif is_quiet or (
+                runner.is_late
+                and self._judge is None
+                and self._has_words
+                and self._next_due(now) == math.inf
+            ):
+                self._give_up_silent(runner, now)
 
     @property
     def _has_words(self) -> bool:
@@ -498,7 +507,7 @@ class Race(Generic[T]):
         is_failing = health.state(now) is not State.CLOSED
         if watch.is_idle:  # it may wait for a connection, behind requests that are late
             return is_failing and not self._want.gives_up
-        is_waiting = watch.head_wait(now) >= health.config.least_delay
+        is_waiting = watch.head_wait(now) >= LEAST_DELAY
         has_better = bool(self.answers) or (
             following is not None and following.health.state(now) is State.CLOSED
         )
@@ -526,25 +535,12 @@ class Race(Generic[T]):
                 self._give_up(runner, now)
         elif runner.pinged is None:
             runner.pinged = now
-            self._nursery.start_soon(self._ping, runner)
+            self._portals.ask_for_sign(runner.turn.client)
         elif health.showed_signs(runner.pinged):
-            if self._want.sheds and now >= runner.pinged + _SIGN_LASTS:
-                runner.pinged = runner.ping_sent = None
-        else:
-            sent = runner.ping_sent
-            if sent is not None and now >= sent + health.config.silence:
-                health.gave_no_sign(now)
-            if health.showed_no_sign(runner.pinged):
-                self._give_up(runner, now)
-
-    async def _ping(self, runner: Runner) -> None:
-        """Ask a portal for a sign of life. Any response is one."""
-
-        def sent() -> None:
-            runner.ping_sent = trio.current_time()
-
-        if await runner.turn.client.http.is_alive(sent):
-            runner.turn.health.gave_sign(trio.current_time())
+            if self._is_quiet is not None and now >= runner.pinged + _SIGN_LASTS:
+                runner.pinged = None
+        elif health.showed_no_sign(runner.pinged):
+            self._give_up(runner, now)
 
     def _give_up(self, runner: Runner, now: float) -> None:
         if runner.is_given_up:

@@ -41,7 +41,7 @@ from skymount.portal.http.response import (
 )
 from skymount.portal.http.response_head import SMALL_LIMIT
 from skymount.portal.http.retry import REPEATABLE_STATUSES, RetryPolicy
-from skymount.portal.http.stream import NotFollowedError
+from skymount.portal.http.stream import NotFollowedError, Wait
 from skymount.portal.http.transport import HTTPTransport
 from skymount.settings import PortalOptions
 from skymount.wire.dialect import Dialect
@@ -142,6 +142,11 @@ class HttpClient:
     def round_trip(self) -> float | None:
         """Recent minimum of the seconds from a request to its response; None before any."""
         return self._transport.round_trip
+
+    @property
+    def waits(self) -> list[Wait]:
+        """For the portal to send or take something."""
+        return self._transport.pool.waits
 
     @property
     def in_flight(self) -> int:
@@ -285,7 +290,7 @@ class HttpClient:
             except PortalError as error:
                 error.attempts = number
                 _log.debug("%s %s: %s", call.request.method, call.shown_address, error.message)
-                if number > repetitions or not _may_repeat(error, now):
+                if number > repetitions or not self._may_repeat(error, now):
                     if error.status is None or error.status != believed:
                         await self._recognize(call, error, now)
                     raise
@@ -297,6 +302,16 @@ class HttpClient:
                 raise call.error(
                     UnavailableError, f"{call.host} cannot be reached: the client was closed"
                 )
+
+    def _may_repeat(self, error: PortalError, now: _Attempt) -> bool:
+        """Whether the same request may succeed a moment later."""
+        if error.status is not None:
+            return error.status in REPEATABLE_STATUSES
+        if isinstance(error, HeadTooLongError):
+            return False
+        if isinstance(error, PortalTimeoutError) and (now.has_head or not self.retry.after_silence):
+            return False  # that was waited for already
+        return isinstance(error.__cause__, _REPEATABLE)
 
     async def _recognize(self, call: Call, error: PortalError, now: _Attempt) -> None:
         """NoPortalError if the server behind an error turns out to be no portal."""
@@ -420,17 +435,6 @@ def _with_extensions(request: httpx.Request, more: Mapping[str, Any]) -> httpx.R
     found = httpx.Request.__new__(httpx.Request)
     vars(found).update(vars(request), extensions={**request.extensions, **more})
     return found
-
-
-def _may_repeat(error: PortalError, now: _Attempt) -> bool:
-    """Whether the same request may succeed a moment later."""
-    if error.status is not None:
-        return error.status in REPEATABLE_STATUSES
-    if isinstance(error, HeadTooLongError):
-        return False
-    if now.has_head and isinstance(error, PortalTimeoutError):
-        return False  # that was waited for already
-    return isinstance(error.__cause__, _REPEATABLE)
 
 
 async def _check(response: StreamingResponse, now: _Attempt) -> None:

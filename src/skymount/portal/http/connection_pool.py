@@ -9,6 +9,7 @@ import httpx
 import trio
 
 from skymount.portal.http.http11 import ConnectionState, HTTP11Connection
+from skymount.portal.http.stream import Wait
 
 PATIENCE = 1.0
 """Seconds that a speculative request lets all others go first."""
@@ -67,6 +68,10 @@ class ConnectionPool:
 
     def __len__(self) -> int:
         return len(self._idle) + len(self._lent)
+
+    @property
+    def waits(self) -> list[Wait]:
+        return [wait for each in self._lent if (wait := each.wait)]
 
     @property
     def in_flight(self) -> int:

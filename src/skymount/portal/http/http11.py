@@ -25,9 +25,10 @@ import trio
 
 from skymount.portal.http.memory_budget import take
 from skymount.portal.http.proxy import ProxyAwayError, Route, TunnelRefusedError
-from skymount.portal.http.response_body import RECEIVED, Body, ChunkedBody, SizedBody
+from skymount.portal.http.request_watch import current
+from skymount.portal.http.response_body import RECEIVED, Body, ChunkedBody, MinimumRate, SizedBody
 from skymount.portal.http.response_head import SMALL_LIMIT, HeadBuffer
-from skymount.portal.http.stream import CheckAddress, SocketStream, open_stream
+from skymount.portal.http.stream import CheckAddress, SocketStream, Wait, open_stream
 
 _INCOMPLETE = 4 << 10  # bytes of a chunk's head or of trailers; portals send neither
 _LOOKS = 2
@@ -73,6 +74,11 @@ class HTTP11Connection:
         self._route: Route | None = None
         self._idle_since = 0.0
         self._opening = trio.CancelScope()
+        self._dialing: Wait | None = None
+
+    @property
+    def wait(self) -> Wait | None:
+        return self._dialing or (None if self._stream is None else self._stream.wait)
 
     @property
     def state(self) -> ConnectionState:
@@ -183,7 +189,9 @@ class HTTP11Connection:
         self._opening = trio.CancelScope()
         if self._state is not ConnectionState.CLOSED:
             with self._opening:
+                self._dialing = Wait.begin(timeout)
                 stream = await self._open(route, timeout, check)
+                self._dialing = None
                 if self.state is not ConnectionState.CLOSED:
                     self._stream, self._route = stream, route
                     return stream
@@ -292,6 +300,8 @@ async def _send(stream: SocketStream, request: httpx.Request, route: Route) -> b
             head += b"".join([writer.send(h11.Data(data=data)) or b"" for data in content])
         await stream.send(head, timeout)
         if isinstance(content, httpx.AsyncByteStream) and not isinstance(content, httpx.ByteStream):
+            if (watch := current()) is not None:
+                watch.sends(stream.sent)
             async with _closed_afterwards(aiter(content)) as pieces:
                 async for data in pieces:
                     await stream.send(writer.send(h11.Data(data=data)) or b"", timeout)
@@ -344,6 +354,7 @@ async def _receive_head(
     """Return the head of the response, and the headers that are too long for the parser, which
     only a response of success has a use for. Informational responses before it are skipped.
     """
+    rate, wrong = MinimumRate(timeout), ""
     while True:
         head = buffer.take()
         if head is not None:
@@ -351,8 +362,13 @@ async def _receive_head(
             event = parser.next_event()
             if isinstance(event, h11.Response):
                 return event, head.long if 200 <= event.status_code < 300 else ()
+            rate = MinimumRate(timeout)
             continue
+        if wrong:
+            raise httpx.ReadTimeout(wrong)
+        begun = trio.current_time()
         data = await stream.receive(RECEIVED, timeout)
+        wrong = rate.note(trio.current_time() - begun, len(data))
         if not data:
             raise httpx.RemoteProtocolError(f"{SILENT_END}.")
         take(len(data))

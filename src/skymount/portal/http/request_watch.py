@@ -18,7 +18,8 @@ class Meter(Protocol):
     def head_came(self, seconds: float, now: float) -> None:
         """The head of a response came, so long after its request was sent."""
 
-    def bytes_came(self, now: float) -> None: ...
+    def bytes_came(self, now: float) -> None:
+        """There is a sign of life."""
 
     def body_closed(self, size: int, seconds: float) -> None:
         """A body is done with; so many bytes came, and were waited for so long."""
@@ -36,7 +37,16 @@ class _Body:
 class RequestWatch:
     """The requests and bodies that an operation waits for at one portal."""
 
-    __slots__ = ("_bodies", "_busy", "_heads", "_meter", "is_fresh")
+    __slots__ = (
+        "_bodies",
+        "_busy",
+        "_heads",
+        "_meter",
+        "_outgoing",
+        "_outgoing_since",
+        "_outgoing_was",
+        "is_fresh",
+    )
 
     def __init__(
         self, meter: Meter, busy: Callable[[], object] = lambda: None, *, is_fresh: bool = False
@@ -49,6 +59,24 @@ class RequestWatch:
         self._busy = busy
         self._heads: dict[object, float] = {}
         self._bodies: dict[object, _Body] = {}
+        self._outgoing: Callable[[], object] = lambda: None
+        self._outgoing_was: object = None
+        self._outgoing_since: float | None = None
+
+    def sends(self, state: Callable[[], object]) -> None:
+        """Note that a body is sent: how far it is, is what `state` returns."""
+        self._outgoing = state
+
+    def quiet(self, now: float) -> float:
+        """Return for how long nothing has been taken of the body that is sent, or since the first
+        call without one.
+        """
+        state = self._outgoing()
+        if self._outgoing_since is None or state != self._outgoing_was:
+            if self._outgoing_since is not None:
+                self._meter.bytes_came(now)  # that they were taken is a sign of life as well
+            self._outgoing_was, self._outgoing_since = state, now
+        return now - self._outgoing_since
 
     def sent(self, request: object, now: float) -> None:
         """Note that a request has a connection."""
@@ -90,6 +118,8 @@ class RequestWatch:
 
     def skip(self, seconds: float, now: float) -> None:
         """Leave so many seconds out of all waits."""
+        if self._outgoing_since is not None:
+            self._outgoing_since = min(self._outgoing_since + seconds, now)
         for request, since in self._heads.items():
             self._heads[request] = min(since + seconds, now)
         for body in self._bodies.values():

@@ -26,7 +26,7 @@ from skymount.portal.http.memory_budget import take
 from skymount.portal.http.proxy import Proxy
 from skymount.portal.http.request import Call
 from skymount.portal.http.request_watch import current
-from skymount.portal.http.response_body import Body
+from skymount.portal.http.response_body import Body, MinimumRate
 from skymount.portal.http.response_head import TooLongError
 from skymount.wording import readable_size
 
@@ -42,7 +42,6 @@ _STATUS_ERRORS: Mapping[int, type[PortalError]] = {
     451: AccessDeniedError,
 }
 
-_LEAST_RATE = 8 << 10  # bytes a second; a portal that sends more slowly counts as silent
 _SECONDS = re.compile(r"\d{1,9}")
 _DATE_LIMIT = 64  # characters; an HTTP date has 29
 _TOTAL = re.compile(r"\d{1,19}")
@@ -97,26 +96,6 @@ class Response:
     status: int
     headers: Headers
     body: bytes = field(repr=False)
-
-
-class MinimumRate:
-    """Notices a body that trickles in: it gets no more patience than silence."""
-
-    def __init__(self, limit: float) -> None:
-        """`limit` is for how many seconds a portal may be silent."""
-        self._limit = limit
-        self._waited, self._received = 0.0, 0
-
-    def note(self, waited: float, received: int) -> str:
-        """Note how many seconds something was waited for; return what is wrong, "" if nothing."""
-        self._waited += waited
-        self._received += received
-        if not received or self._waited <= self._limit:
-            return ""
-        if self._received < _LEAST_RATE * self._waited:
-            return f"only {readable_size(self._received)} in {self._waited:.0f} s"
-        self._waited, self._received = 0.0, 0
-        return ""
 
 
 class StreamingResponse:

@@ -12,6 +12,7 @@ import httpx
 import trio
 
 from skymount.portal.http.stream import SocketStream
+from skymount.wording import readable_size
 
 RECEIVE_SIZE = 1 << 20
 """Bytes of a body that are received at once, at most."""
@@ -26,10 +27,32 @@ _LINES = 200  # given to h11 at once: chunk heads and trailers take it 10 us eac
 _FREE_CHUNKS = 1000  # of any size
 _CHUNK = 256  # bytes of further chunks on average, at least: each takes h11 20 us
 
+_LEAST_RATE = 8 << 10  # bytes a second; a portal that sends more slowly counts as silent
+
 Release = Callable[[bytes | None], None]
 """Called once, when the reader is done, with what was received after the body; None if the body is
 not at its end.
 """
+
+
+class MinimumRate:
+    """Notices what trickles in: it gets no more patience than silence."""
+
+    def __init__(self, limit: float | None) -> None:
+        """`limit` is for how many seconds a portal may be silent."""
+        self._limit = math.inf if limit is None else limit
+        self._waited, self._received = 0.0, 0
+
+    def note(self, waited: float, received: int) -> str:
+        """Note how many seconds something was waited for; return what is wrong, "" if nothing."""
+        self._waited += waited
+        self._received += received
+        if not received or self._waited <= self._limit:
+            return ""
+        if self._received < _LEAST_RATE * self._waited:
+            return f"only {readable_size(self._received)} in {self._waited:.0f} s"
+        self._waited, self._received = 0.0, 0
+        return ""
 
 
 class Body(httpx.AsyncByteStream):

@@ -16,6 +16,8 @@ class RetryPolicy:
     longest_backoff: float = 5.0
     longest_wait: float = 60.0
     """What a portal may ask us to wait. Asked for more, we give up at once."""
+    after_silence: bool = True
+    """Whether what nobody answered in time is asked again."""
 
     def pause_before(self, repetition: int, retry_after: float | None = None) -> float | None:
         """Return the pause before the n-th repetition, counted from 1; None to give up.

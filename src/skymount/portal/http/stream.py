@@ -3,15 +3,18 @@
 Errors are those of httpx. What the bytes mean is left to ``http11``.
 """
 
+import array
+import fcntl
 import math
 import os
 import select
 import socket
 import ssl
+import termios
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 import httpx
 import trio
@@ -35,6 +38,18 @@ _DECRYPTED = 1 << 20
 
 class NotFollowedError(Exception):
     """A redirect must not be followed; the text says what is wrong with where it leads."""
+
+
+class Wait(NamedTuple):
+    """A wait for a server, by trio's clock."""
+
+    since: float
+    until: float
+
+    @classmethod
+    def begin(cls, timeout: float | None) -> Self:
+        now = trio.current_time()
+        return cls(now, now + _seconds(timeout))
 
 
 CheckAddress = Callable[[str], None]
@@ -83,7 +98,7 @@ async def open_stream(
             stream.close()
             raise
         return stream
-    raise httpx.ConnectTimeout("")
+    raise httpx.ConnectTimeout(f"no connection in {timeout:g} s")
 
 
 def _reason(error: OSError) -> str:
@@ -117,7 +132,9 @@ class SocketStream:
         except OSError as error:
             connected.close()
             raise httpx.ConnectError(str(error)) from error
+        self.wait: Wait | None = None
         self._tls: ssl.SSLSocket | None = None
+        self._sent = 0  # bytes, as far as the kernel has them
         self._has_received = False
         self._is_emptied = False
         """Whether the last buffer did not get full."""
@@ -163,14 +180,25 @@ class SocketStream:
         poll.register(self._socket, events)
         return not poll.poll(0)
 
+    def sent(self) -> tuple[int, int]:
+        """Return the bytes that the kernel was given, and how many of them the other side has not
+        taken.
+        """
+        queued = array.array("i", [0])
+        if not self.is_closed:
+            fcntl.ioctl(self._socket, termios.TIOCOUTQ, queued)
+        return self._sent, queued[0]
+
     async def send(self, data: bytes, timeout: float | None) -> None:
         rest = memoryview(data)
         try:
             while rest:
                 try:
-                    rest = rest[self._socket.send(rest) :]
+                    size = self._socket.send(rest)
+                    rest = rest[size:]
+                    self._sent += size
                 except (BlockingIOError, ssl.SSLWantWriteError):
-                    with _bounded(timeout, httpx.WriteTimeout):
+                    with self._bounded(timeout, httpx.WriteTimeout):
                         await trio.lowlevel.wait_writable(self._socket)
         except _FAILED as error:
             raise httpx.WriteError(str(error)) from error
@@ -221,12 +249,26 @@ class SocketStream:
                     await trio.lowlevel.checkpoint()
                 return received
             while True:
-                with _bounded(timeout, httpx.ReadTimeout):
+                with self._bounded(timeout, httpx.ReadTimeout):
                     await trio.lowlevel.wait_readable(self._socket)
                 with suppress(BlockingIOError, ssl.SSLWantReadError):  # it may have been nothing
                     return receive()
         except _FAILED as error:
             raise httpx.ReadError(str(error)) from error
+
+    @contextmanager
+    def _bounded(
+        self, timeout: float | None, error: type[httpx.TimeoutException]
+    ) -> Iterator[None]:
+        """Raise an error when what is waited for takes longer."""
+        self.wait = wait = Wait.begin(timeout)
+        try:
+            with trio.move_on_at(wait.until) as scope:
+                yield
+        finally:
+            self.wait = None
+        if scope.cancelled_caught:
+            raise error(f"silent for {timeout:g} s")
 
     def _read(self, limit: int) -> bytes:
         if self._tls is None:
@@ -250,15 +292,6 @@ class SocketStream:
             received += size
         self._has_received = True
         return received
-
-
-@contextmanager
-def _bounded(timeout: float | None, error: type[httpx.TimeoutException]) -> Iterator[None]:
-    """Raise an error when what is waited for takes longer."""
-    with trio.move_on_after(_seconds(timeout)) as scope:
-        yield
-    if scope.cancelled_caught:
-        raise error("")
 
 
 def _seconds(timeout: float | None) -> float:

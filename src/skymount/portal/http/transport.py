@@ -37,7 +37,7 @@ class HTTPTransport(httpx.AsyncBaseTransport):
         self._options = options
         self._tls: ssl.SSLContext | None = None
         self._tls_lock = trio.Lock()
-        self._pool, self._spare = (
+        self.pool, self._spare = (
             ConnectionPool(size, lambda: HTTP11Connection(self._tls_context, _KEEPALIVE))
             for size in (options.connections, 1)
         )
@@ -46,21 +46,21 @@ class HTTPTransport(httpx.AsyncBaseTransport):
 
     @property
     def closings(self) -> int:
-        return self._pool.closings
+        return self.pool.closings
 
     @property
     def in_flight(self) -> int:
-        return self._pool.in_flight + self._spare.in_flight
+        return self.pool.in_flight + self._spare.in_flight
 
     async def aclose(self) -> None:
-        await self._pool.aclose()
+        await self.pool.aclose()
         await self._spare.aclose()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         route = self._route(request.url)
         limit = request.extensions["timeout"]["pool"]
         speculative = request.extensions.get("speculative")
-        pool = self._spare if "is_spare" in request.extensions else self._pool
+        pool = self._spare if "is_spare" in request.extensions else self.pool
         connection = await pool.lend(limit, speculative=speculative)
         begun = trio.current_time()
         request.extensions.get("on_lent", lambda: None)()
@@ -81,7 +81,7 @@ class HTTPTransport(httpx.AsyncBaseTransport):
         url = httpx.URL(self._url)
 
         async def open_one() -> None:
-            connection = self._pool.lend_new()
+            connection = self.pool.lend_new()
             if connection is None:
                 return
             try:
@@ -90,10 +90,10 @@ class HTTPTransport(httpx.AsyncBaseTransport):
                     if route.proxy is None:
                         await connection.connect(route, self._options.connect_timeout)
             finally:
-                self._pool.take_back(connection)
+                self.pool.take_back(connection)
 
         async with trio.open_nursery() as nursery:
-            for _ in range(len(self._pool), count):
+            for _ in range(len(self.pool), count):
                 nursery.start_soon(open_one)
 
     @cached_property

@@ -1,23 +1,93 @@
 """Uploads with several portals: to the next one when one fails, to some, and to all at once."""
 
+import logging
 import math
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
+from typing import TypeVar
 
 import trio
 
-from skymount.errors import PortalError
+from skymount.errors import BadContentError, DisprovedError, PortalError, UnavailableError
+from skymount.policies import too_few
 from skymount.portal.client.base import PortalReader
-from skymount.portal.client.upload import UploadBody, send
+from skymount.portal.client.upload import Progress, UploadBody, send
 from skymount.portal.failover.portals import Portals
 from skymount.portal.failover.race import EVERYBODY, Race, Runner, Want, with_end
-from skymount.portal.uploads.copies import Copies, OnFallback, SharedProgress
-from skymount.portal.uploads.upload_check import settle
+from skymount.portal.uploads.claims import check, computed
 from skymount.wire.http.responses import UploadResult
+from skymount.wire.skylink import SECTOR_SIZE, Skylink
 
-QUIET = 3.0
-"""Seconds in which a portal takes and sends nothing, after which it is asked for a sign of life, if
-there is another one."""
+T = TypeVar("T")
+
+_QUIET = 0.25  # seconds; a portal that gives no sign of life then in another second is left
+_QUIET_SHARE = 0.1
+
+_log = logging.getLogger(__name__)
+
+OnFallback = Callable[[PortalError, PortalReader], None]
+"""Called with why a portal failed, and the portal that is tried then: the next one, or the same one
+again after the pause that it asked for."""
+
+
+@dataclass(slots=True)
+class Copies:
+    """The portals that have what was uploaded, and those that do not."""
+
+    portals: Portals
+    results: dict[PortalReader, UploadResult] = field(default_factory=dict)
+    failures: dict[PortalReader, PortalError] = field(default_factory=dict)
+    doubt: str = ""
+    """Why its skylink is not known to be right, if it is not."""
+
+    @property
+    def lacking(self) -> list[str]:
+        """The addresses of the portals that do not have it."""
+        return [client.url for client in self.failures]
+
+    def agreed(self, needed: int = 1) -> UploadResult:
+        """Return what all gave it; PortalError if too few have it, or their skylinks differ."""
+        if len({each.skylink for each in self.results.values()}) > 1:
+            advice = "leave out the portal that is wrong (--portal, `portals` in the configuration)"
+            raise BadContentError(f"{self.doubt}; {advice}")
+        if self.results and len(self.results) >= needed:
+            return next(iter(self.results.values()))
+        kinds = UnavailableError, BadContentError  # which tell more than a refusal
+        errors = sorted(self.failures.values(), key=lambda each: isinstance(each, kinds))
+        portals = {each.url: self.portals.health(each) for each in self.failures}
+        count = len(self.results) + len(self.failures)
+        raise too_few(with_end(errors[-1], portals), len(self.results), count, needed)
+
+
+async def upload_copies(
+    portals: Portals, body: UploadBody, count: int, on_fallback: OnFallback
+) -> Copies:
+    """Upload to so many of the portals that are not read-only, or to as many as take it.
+
+    Each portal gets one attempt, in the order of health; the next one takes the place of one that
+    fails, is silent, or gives it a wrong skylink. If too few took it, those that said when they may
+    be asked again are waited for. All copies are sent at once if the sources can be read several
+    times at once. What a portal encrypts goes to the first portals only: the next one may not have
+    the skykey. What can be read only once goes to no other portal once that has begun. Errors of
+    the sources are raised.
+    """
+    left = portals.writable()
+    clients = left.ranked()
+    left = replace(left, clients=clients[:count] if body.is_encrypted else clients)
+    upload = await _prepared(portals, body, on_fallback)
+    body, found = upload.body, upload.copies
+
+    def is_quiet(runner: Runner, now: float) -> bool:
+        return _is_quiet(runner, now) and upload.race.has_next and not body.is_spent
+
+    while left.clients and (lacking := count - len(found.results)) > 0:
+        want = Want(lacking if body.is_shared else 1, lacking, is_hedged=False)
+        race = await upload.run(left, want, is_quiet, is_quiet)
+        if len(race.answers) < lacking:
+            break
+        left = replace(left, clients=[each for each in left.clients if each not in race.asked])
+    return found
 
 
 async def upload_to_all(
@@ -37,29 +107,36 @@ async def upload_to_all(
     that fail are asked again in further rounds, and those that said when they may be asked again
     are waited for. The sources must be shared ones. Errors of the sources are raised.
     """
-    writable = portals.writable()
-    sending = _Sending(body)
+    upload = await _prepared(portals, body)
+    begun = trio.current_time()
     end = enough_at = math.inf
 
     def is_late(runner: Runner, now: float) -> bool:
         nonlocal end, enough_at
-        if len(race.answers) < needed:
+        if len(upload.race.answers) < needed:
             return now - runner.begun >= patience
         if end == math.inf:
             enough_at = now
             end = now + time_for_others(now - begun, patience, extra)
-        return now >= end or min(sending.quiet(runner, now), now - enough_at) >= patience
+        return now >= end or min(runner.watch.quiet(now), now - enough_at) >= patience
 
-    begun = trio.current_time()
-    config = replace(writable.config, rounds=rounds)
+    def is_quiet(runner: Runner, now: float) -> bool:
+        return _is_quiet(runner, now) and len(upload.race.answers) >= needed
+
     want = Want(EVERYBODY, needed, waits=True)
-    race = Race(
-        replace(writable, config=config), sending.send, want, is_late=is_late, insists=lambda: True
-    )
-    await race.run()
-    copies = sending.copies(writable, race)
-    await settle(body, copies)
-    return copies
+    await upload.run(portals.writable(), want, is_late, is_quiet, rounds)
+    return upload.copies
+
+
+def _is_quiet(runner: Runner, now: float) -> bool:
+    return runner.watch.quiet(now) >= quiet_limit(now - runner.begun)
+
+
+def quiet_limit(elapsed: float) -> float:
+    """Return after how many seconds in which it takes nothing a portal is asked for a sign of life,
+    when its upload has taken so long. To begin again would cost as much.
+    """
+    return max(_QUIET, _QUIET_SHARE * elapsed)
 
 
 def time_for_others(elapsed: float, patience: float, extra: float) -> float:
@@ -69,111 +146,169 @@ def time_for_others(elapsed: float, patience: float, extra: float) -> float:
     return patience + extra * elapsed
 
 
-async def upload_copies(
-    portals: Portals, body: UploadBody, count: int, on_fallback: OnFallback
-) -> Copies:
-    """Upload to so many of the portals that are not read-only, or to as many as take it.
+async def upload_with_entry(
+    portals: Portals,
+    body: UploadBody,
+    needed: int,
+    write: Callable[[Skylink, Collection[str]], Awaitable[T]],
+    *,
+    patience: float,
+    extra: float = 0.0,
+    rounds: int = 1,
+    on_copies: Callable[[Copies], None] = lambda _: None,
+) -> T:
+    """Upload as `upload_to_all`, then write the entry that leads to it.
 
-    Each portal gets one attempt, in the order of health; the next one takes the place of one that
-    fails, is silent, or gave another skylink than the first proved one. If too few took it, those
-    that said when they may be asked again are waited for. All copies are sent at once if the
-    sources can be read several times at once. What a portal encrypts goes to the first portals
-    only: the next one may not have the skykey. What can be read only once goes to no other portal
-    once that has begun. Errors of the sources are raised.
+    `write` is called with the addresses of the portals that lack the content. If it fails because
+    portals do, some of those get the content after all, and it is called once more. `on_copies` is
+    told before who has it.
     """
-    left = portals.writable()
-    clients = left.ranked()
-    left = replace(left, clients=clients[:count] if body.is_encrypted else clients)
-    sending = _Sending(body, on_fallback)
-    found = Copies()
-    while left.clients and (lacking := count - len(found.results)) > 0:
-        race = sending.race_for(left, lacking)
-        await race.run()
-        made = sending.copies(left, race, is_of_asked=True)
-        found.results.update(made.results)
-        found.failures.update(made.failures)
-        await settle(body, found)
-        if len(made.results) < lacking:
-            break
-        left = replace(left, clients=[each for each in left.clients if each not in race.asked])
-    return found
+    copies = await upload_to_all(
+        portals, body, needed, patience=patience, extra=extra, rounds=rounds
+    )
+    skylink = copies.agreed(needed).skylink
+    on_copies(copies)
+    try:
+        return await write(skylink, copies.lacking)
+    except (UnavailableError, BadContentError):
+        if not copies.failures:
+            raise
+        others = replace(portals, clients=list(copies.failures))
+        more = await upload_to_all(others, body, 1, patience=patience, extra=extra)
+        takers = {each for each, result in more.results.items() if result.skylink == skylink}
+        if not takers:
+            raise
+    return await write(skylink, [each.url for each in copies.failures if each not in takers])
 
 
-async def upload_to_first(
-    portals: Portals, body: UploadBody, on_fallback: OnFallback
-) -> tuple[PortalReader, UploadResult]:
-    """Upload to the first portal that takes it; PortalError of the last one that was tried."""
-    copies = await upload_copies(portals, body, 1, on_fallback)
-    if not copies.results:
-        error = list(copies.failures.values())[-1]
-        raise with_end(error, {each.url: portals.health(each) for each in copies.failures})
-    return next(iter(copies.results.items()))
+async def _prepared(
+    portals: Portals, body: UploadBody, on_fallback: OnFallback | None = None
+) -> "_Upload":
+    """Read what fits a base sector, so that its skylink is known before it is sent."""
+    skylinks: list[Skylink] = []
+    if body.size is not None and body.content_size <= SECTOR_SIZE and not body.is_encrypted:
+        body = await trio.to_thread.run_sync(body.held)
+        skylinks = await trio.to_thread.run_sync(computed, body)
+    return _Upload(portals, body, skylinks, on_fallback)
 
 
-class _Sending:
-    """The uploads of one body."""
+class _Upload:
+    """One body on its way to portals."""
 
-    def __init__(self, body: UploadBody, on_fallback: OnFallback | None = None) -> None:
-        self._body = body
+    race: Race[UploadResult]
+    """The last one."""
+
+    def __init__(
+        self,
+        portals: Portals,
+        body: UploadBody,
+        skylinks: Collection[Skylink],
+        on_fallback: OnFallback | None,
+    ) -> None:
+        """`skylinks` are those that it should have, if they are known."""
+        self.body = body
+        self.copies = Copies(portals)
         self._on_fallback = on_fallback
-        self._progress = SharedProgress(body.progress)
-        self._taken_at: dict[PortalReader, float] = {}
-        """When each portal last took a piece."""
-        self._race: Race[UploadResult] | None = None
+        self._is_known = bool(skylinks)
+        self._right = set(skylinks)
+        self._can_be_shown = not body.is_encrypted and not body.is_dry_run
+        self._sent: dict[PortalReader, int] = {}
 
-    def race_for(self, portals: Portals, needed: int) -> Race[UploadResult]:
-        """Return a race that ends when so many portals took it; each is asked once."""
-        want = Want(needed if self._body.is_shared else 1, needed, is_hedged=False, sheds=True)
-        config = replace(portals.config, rounds=1)
-
-        def is_late(runner: Runner, now: float) -> bool:
-            has_other = race.has_next and not self._body.is_spent
-            return has_other and self.quiet(runner, now) >= QUIET
-
-        few = replace(portals, config=config)
-        race = Race(
-            few, self.send, want, is_late=is_late, is_fatal=self._is_fatal, insists=lambda: True
+    async def run(
+        self,
+        portals: Portals,
+        want: Want,
+        is_late: Callable[[Runner, float], bool],
+        is_quiet: Callable[[Runner, float], bool],
+        rounds: int = 1,
+    ) -> Race[UploadResult]:
+        """Upload to portals as it is wanted, and add what came of it to `copies`."""
+        self.race = race = Race(
+            replace(portals, config=replace(portals.config, rounds=rounds)),
+            self._send,
+            want,
+            is_good=lambda result: not self._is_known or result.skylink in self._right,
+            is_late=is_late,
+            is_quiet=is_quiet,
+            is_fatal=self._is_fatal,
+            insists=lambda: True,
         )
-        self._race = race
+        await race.run()
+        given = {**race.answers, **race.doubtful}
+        failures = {each: why for each, why in race.shortfalls().items() if each not in given}
+        if not want.waits and (race.errors or given):  # nobody else had to be asked
+            failures = {each: failures[each] for each in race.errors}  # the last one last
+        if self.body.is_spent and race.errors and len(race.asked) < len(portals.clients):
+            client, error = race.errors.popitem()
+            failures[client] = error.explained(after="; a pipe cannot be sent again")
+        self.copies.results |= {each: given[each] for each in portals.clients if each in given}
+        self.copies.failures |= failures
+        await self._settle()
         return race
-
-    def quiet(self, runner: Runner, now: float) -> float:
-        """Return for how many seconds a portal has taken nothing."""
-        return now - max(runner.begun, self._taken_at.get(runner.turn.client, -math.inf))
-
-    async def send(self, client: PortalReader) -> UploadResult:
-        if self._on_fallback is not None and self._race is not None and self._race.errors:
-            *_, last = self._race.errors.values()
-            self._on_fallback(self._race.errors.get(client, last), client)
-
-        def note(sent: int, total: int | None) -> None:
-            self._taken_at[client] = trio.current_time()
-            self._progress.note(client, sent, total)
-
-        try:
-            return await send(client.http, self._body.with_progress(note))
-        finally:
-            self._progress.forget(client)
 
     def _is_fatal(self, error: PortalError) -> bool:
         """Whether no other portal can have it: it would refuse it too, or a pipe was begun."""
-        return error.status == HTTPStatus.BAD_REQUEST or self._body.is_spent
+        return error.status == HTTPStatus.BAD_REQUEST or self.body.is_spent
 
-    def copies(
-        self, portals: Portals, race: Race[UploadResult], *, is_of_asked: bool = False
-    ) -> Copies:
-        """Return what became of it, in the order of the portals. `is_of_asked`: failures are those
-        of portals that were asked, in their order, if any was.
-        """
-        found = Copies()
-        found.results.update(
-            (client, race.answers[client]) for client in portals.clients if client in race.answers
-        )
-        failures = race.shortfalls()
-        if is_of_asked and (race.errors or race.answers):
-            failures = {each: failures[each] for each in race.errors}  # the last one last
-        found.failures.update(failures)
-        if self._body.is_spent and race.errors and len(race.asked) < len(portals.clients):
-            client, error = race.errors.popitem()
-            found.failures[client] = error.explained(after="; a pipe cannot be sent again")
-        return found
+    async def _send(self, client: PortalReader) -> UploadResult:
+        if self._on_fallback is not None and self.race.errors:
+            *_, last = self.race.errors.values()
+            self._on_fallback(self.race.errors.get(client, last), client)
+        try:
+            result = await send(client.http, self.body.with_progress(self._progress_of(client)))
+        finally:
+            self._sent.pop(client, None)
+        skylink = result.skylink
+        is_open = skylink not in self._right and self._can_be_shown
+        if is_open and await check(client, skylink, self.body, in_full=self._is_known):
+            self._right.add(skylink)
+        return result
+
+    def _progress_of(self, client: PortalReader) -> Progress | None:
+        """Return what tells the progress of the upload that is furthest."""
+        tell = self.body.progress
+        if tell is None:
+            return None
+
+        def note(sent: int, total: int | None) -> None:
+            self._sent[client] = sent
+            tell(max(self._sent.values()), total)
+
+        return note
+
+    async def _settle(self) -> None:
+        """Let one skylink count, the first that is proved, if they differ; say what is doubtful."""
+        results, copies = self.copies.results, self.copies
+        if len({each.skylink for each in results.values()}) > 1:
+            proved = await self._first_proved()
+            for client, result in [*results.items()] if proved else ():
+                if result.skylink != proved:
+                    text = f"it has the upload as {result.skylink}, and {proved} is proved"
+                    copies.failures[client] = error = BadContentError(text, url=client.url)
+                    _log.warning("%s", error)
+                    del results[client]
+        claims = [f"{client.url} has {each.skylink}" for client, each in results.items()]
+        doubtful = {each.skylink for each in results.values()} - self._right
+        if len({each.skylink for each in results.values()}) > 1:
+            said = "the portals gave it different skylinks, and none of them proved it: "
+            copies.doubt = said + ", ".join(claims)
+        elif doubtful and (self._is_known or self._can_be_shown):
+            copies.doubt = f"nothing proves that the skylink is right: {', '.join(claims)}"
+
+    async def _first_proved(self) -> Skylink | None:
+        """Return the first proved skylink. Of what a portal encrypted nothing is proved."""
+        for client, result in [*self.copies.results.items()]:
+            if self._is_known:
+                is_proved = result.skylink in self._right
+            else:
+                try:
+                    is_proved = self._can_be_shown and await check(
+                        client, result.skylink, self.body, in_full=True
+                    )
+                except DisprovedError as error:
+                    self.copies.failures[client] = error
+                    del self.copies.results[client]
+                    continue
+            if is_proved:
+                return result.skylink
+        return None

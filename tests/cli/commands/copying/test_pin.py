@@ -14,8 +14,9 @@ from skymount.wire.metadata import Metadata, encode_metadata
 from skymount.wire.registry_entry import entry_link, hash_data_key
 from skymount.wire.skylink import SECTOR_SIZE
 from tests.cli.helpers import on_terminal, piped_well
+from tests.cli.terminal import at_terminal
 from tests.fakes import portal as faults
-from tests.fakes.portal import FakePortal, Reply, Request
+from tests.fakes.portal import FakePortal, Reply, Request, in_thread
 from tests.fakes.skyfiles import FakeSkyfile, encrypted, noise, of_files, of_metadata, packed
 from tests.mount.keys import until
 from tests.portal_process import PortalProcess, portal_process, running_portal
@@ -390,6 +391,24 @@ def test_credentials_of_the_environment(box: Sandbox, fake: FakePortal, is_named
             for request in portal.requests:
                 assert ("authorization" in request.headers) == is_given
                 assert ("cookie" in request.headers) == is_given
+
+
+@pytest.mark.parametrize("is_source", [True, False])
+def test_a_silent_portal(box: Sandbox, fake: FakePortal, target: str, is_source: bool) -> None:
+    """R14: nothing is asked twice, and who is waited for is said at a terminal."""
+    content = of_files({"a": b"from or to a silent portal"})
+    with in_thread(FakePortal()) as silent:
+        fake.add(content)
+        silent.fault(faults.stalls_after(-1))
+        way = ("--from", silent.url, "--to", target)
+        if not is_source:
+            way = ("--from", fake.url, "--to", silent.url)
+        with at_terminal(box, "pin", content.name, *way, "--timeout", "4") as terminal:
+            assert terminal.end()[0] == 1
+        assert f"waiting for {silent.url}, which sends nothing, for " in terminal.shown
+        assert "silent for 4 s" in terminal.shown
+        targets = [f"{each.method} {each.target}" for each in silent.requests]
+        assert len(targets) == len(set(targets))
 
 
 def test_one_portal_is_not_both(box: Sandbox, target: str) -> None:
