@@ -204,6 +204,8 @@ class Sender:
                 pause = _pause_of(pending)
                 fail = partial(self._ledger.fail, pending.id, str(error), pending.status)
                 await self._from_ledger(partial(fail, pause=pause))
+            except StorageError as error:  # it is gone, or somebody else is at it
+                log.info("registry entry %s: %s", ref, error)
             except StaleEntryError as error:
                 log.warning("registry entry %s: it is not sent by itself: %s", ref, error)
             except SkymountError as error:
