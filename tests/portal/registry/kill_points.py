@@ -141,12 +141,12 @@ def main() -> None:
             try:
                 look(root, policy)
             except AssertionError:
-                print(f"point {points} of {policy}", file=sys.stderr)
+                sys.stderr.write(f"point {points} of {policy}\n")
                 raise
             points += 1
             if code == 0:
                 break
-    print(points)
+    sys.stdout.write(f"{points}\n")
 
 
 def run_until(root: Path, policy: WritePolicy, last: int) -> None:

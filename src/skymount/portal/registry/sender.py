@@ -107,6 +107,7 @@ class Sender:
         async with trio.open_nursery() as nursery:
             if self._sends:
                 for client in self._registry.portals.writable_clients:
+                    await self._from_ledger(partial(self._ledger.end_pauses, client.url))
                     for with_content in (False, True):
                         self._lines.append(_Line(client, with_content, trio.Event()))
                         nursery.start_soon(self._serve, self._lines[-1])
