@@ -37,7 +37,7 @@ def signed(data: bytes, revision: int, name: str = "a") -> SignedEntry:
 
 
 def pending(ledger: Ledger) -> list[tuple[bytes, int | None]]:
-    """Return contents and revisions of what is in the spool; nothing of it is being posted."""
+    """Return contents and revisions of what is in the outbox; nothing of it is being posted."""
     found = unsent(ledger)
     assert not any(each.is_posting for each in found)
     return [(each.data, each.signed.entry.revision if each.signed else None) for each in found]

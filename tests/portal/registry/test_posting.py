@@ -109,7 +109,7 @@ async def test_too_few_took_it(
     three: FakeRegistry,
     autojump_clock: object,
 ):
-    """The write fails, says how many took it, and stays in the spool for all portals."""
+    """The write fails, says how many took it, and stays in the outbox for all portals."""
     for each in (three, two)[:down]:
         each.always = "deaf"
     async with mounted(ledger, one, two, three, policy=policy) as entries:

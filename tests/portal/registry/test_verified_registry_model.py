@@ -188,7 +188,7 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: self.pending())
     @rule(data=st.data(), by=st.integers(0, 1), overwrite=st.booleans())
     def retry(self, data: st.DataObject, by: int, overwrite: bool) -> None:
-        """Send something that is in the spool; if it is there already, older ones are given up."""
+        """Send something that is in the outbox; if it is there already, older ones are given up."""
         waiting = data.draw(st.sampled_from(self.pending()), "pending")
         name = self.name_of(waiting)
         process = self.processes[by]
@@ -315,7 +315,7 @@ class Model(RuleBasedStateMachine):
         self.done(name, state.signed)
 
     def failed(self, name: str, data: bytes | None) -> None:
-        """What was reported as failed is in the spool, at least unless it had come through."""
+        """What was reported as failed is in the outbox, at least unless it had come through."""
         if data != DELETED or self.is_written(name, DELETED):
             for each in [each for each in self.unsent if each[0] == name]:
                 if each not in self.conflicts and self.is_written(name, data):
