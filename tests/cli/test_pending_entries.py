@@ -18,12 +18,16 @@ HELD = Pending(
     data_key="greeting",
     data=b"hello",
     signed=None,
-    base=None,
+    base=-1,
+    accepted=False,
+    status=Status.WAITING,
+    attempts=0,
+    next_at=0.0,
     reason="it is down",
     created=1_700_000_000.5,
     is_posting=False,
     portals=("http://one", "http://two"),
-    status=Status.WAITING,
+    lacking=(),
 )
 
 
@@ -35,6 +39,8 @@ def test_row() -> None:
     assert row.reason == "it is down"
     posting = pending_row(replace(HELD, signed=signed(b"hello", 3), is_posting=True), {})
     assert (posting.cells[3], posting.reason) == ("3", "being posted now")
+    owed = pending_row(replace(HELD, accepted=True, portals=("http://one",)), {})
+    assert owed.reason == "owed to http://one: it is down"
 
 
 def test_table_has_each_reason_once() -> None:

@@ -105,7 +105,7 @@ async def test_what_could_not_be_remembered(home: Path, autojump_clock: object) 
     one = FakeRegistry()
     async with open_content(settings, portals_of([one])) as content:
         entries = await content.entries()
-        content.ledger.file.database.write(is_full)
+        content.ledger.database.write(is_full)
         for number in range(100):
             one.set(signed(b"x" * 100, 1, str(number)))
             assert (await (await content.entries()).read(ref(str(number)))).revision == 1

@@ -214,7 +214,7 @@ class Inside:
         self.namespace.do("rm", "-f", self.state / "fill", self.state / "fill2")
 
     def pending(self) -> str:
-        """Return what is in the spool, as the command says it."""
+        """Return what is in the outbox, as the command says it."""
         done = self.owner.sandbox.skymount("registry", "pending")
         assert done.returncode == 0, done.stderr
         return done.stdout

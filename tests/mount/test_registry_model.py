@@ -729,7 +729,7 @@ class Model(RuleBasedStateMachine):
         return [each for each in unsent(self.world.ledger) if each.tweak in tweaks]
 
     def waiting(self) -> set[tuple[int, bytes]]:
-        """Return what is in the spool, less what is being posted just now."""
+        """Return what is in the outbox, less what is being posted just now."""
         numbers = {ref.tweak: name for name, ref in enumerate(self.refs)}
         return {(numbers[each.tweak], each.data) for each in self.pending() if not each.is_posting}
 

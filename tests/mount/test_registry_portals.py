@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from skymount.portal.ledger.outbox import Pending
 from skymount.wire.registry_entry import hash_data_key
 from tests.mount.keys import HOME, Owner, until
 from tests.mount.scripted import ScriptedPortal, scripted_portal

@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,10 +12,11 @@ import trio
 from skymount import systemd
 from skymount.daemon.embedded_portal import EmbeddedPortal
 from skymount.daemon.watchdog import feed_watchdog
+from skymount.errors import StorageError
 from skymount.fs.skylinks.waiting_reads import KERNEL_LIMIT, WaitingReads
 from skymount.portal.http.client import HttpClient
 from skymount.portal.http.portal_check import problem_with
-from skymount.portal.ledger.ledger import default_path
+from skymount.portal.ledger.ledger import Ledger, default_path
 from skymount.settings import DEFAULT_SVC_PORTAL_URL, Config
 from skymount.storage.write_check import write_problem
 
@@ -135,6 +137,12 @@ async def _portal_warnings(config: Config, embedded: EmbeddedPortal) -> list[str
 def _ledger_warning() -> str:
     """Return what keeps the mount from keeping what it knows of registry entries."""
     problem = write_problem(default_path().parent)
+    if not problem and default_path().exists():
+        with closing(Ledger.of_user()) as ledger:
+            try:
+                ledger.prepare()
+            except StorageError as error:  # another version has it open, say
+                problem = str(error)
     if not problem:
         return ""
     return (

@@ -61,6 +61,18 @@ async def test_new_file_is_local(autojump_clock: object, mount: RegistryMount):
     assert mount.posted == [b"data"]
 
 
+async def test_new_file_of_too_much_leaves_nothing(autojump_clock: object, mount: RegistryMount):
+    """G15: A new file whose content was too long disappears; one that there was stays."""
+    mount.store.put(ref("old"), b"there")
+    for name in ("big", "old"):
+        with pytest.raises(OSError, match="File too large"):
+            await mount.write(name, bytes(200), CREATE)
+    await refused(errno.ENOENT, mount.find("big"))
+    assert "big" not in await mount.names()
+    assert mount.posted == []
+    assert await mount.read("old") == b"there"
+
+
 async def test_new_file_that_somebody_else_makes_too(autojump_clock: object, mount: RegistryMount):
     """G5: An open sees what the portal has at that time, also of a file that is empty here."""
     await mount.write("x", b"", CREATE)

@@ -414,10 +414,11 @@ def of_before(path: Path) -> None:
             (6, *other, b"x", four, *unsigned, "read-only", 4.0, None, "", "failed", ""),
         ]:  # fmt: skip
             database.execute(f"INSERT INTO spool VALUES ({', '.join('?' * 15)})", values)
+        entry = (*other, four, 1, b"own", mine.signature)
         for values in [
-            (8, "http://a", *other, four, 1, b"own", mine.signature, 1, 6.0, 3, 1e12, "no", "1 1", 1),
-            (9, "http://b", *other, four, 1, b"own", mine.signature, 0, 7.0, 0, 0.0, "behind", None, 0),
-        ]:  # fmt: skip
+            (8, "http://a", *entry, 1, 6.0, 3, 1e12, "no", "1 1", 1),
+            (9, "http://b", *entry, 0, 7.0, 0, 0.0, "behind", None, 0),
+        ]:
             database.execute(f"INSERT INTO owed VALUES ({', '.join('?' * 16)})", values)
 
 

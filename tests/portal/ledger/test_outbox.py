@@ -352,6 +352,12 @@ def test_only_the_last_write_begins(ledger: Ledger):
     ledger.keep(REF, b"edit", "changed", portals=[A], status=Status.CONFLICT)
     assert not ledger.begin(number, only_last=True)
     assert ledger.begin(number)
+    ledger.keep(REF, b"edit", "changed", portals=[A])
+    (later,) = unsent(ledger)
+    ledger.keep(REF, b"y", "down", portals=[A], status=Status.CONFLICT)
+    assert ledger.begin(later.id)
+    ledger.keep(REF, b"z", "down", portals=[A], status=Status.WAITING)
+    assert not ledger.begin(unsent(ledger)[0].id)
 
 
 def test_what_a_process_posts_is_released_when_it_dies(path: Path):

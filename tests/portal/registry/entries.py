@@ -1,14 +1,17 @@
 """Entries by the name of their data key, what of them is pending, and a ledger without threads."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import TypeVar, TypeVarTuple
 
 import trio
 
+from skymount.portal.failover.portals import Portals
 from skymount.portal.ledger.entries import EntryId
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.outbox import Status
 from skymount.portal.ledger.revision_marks import RevisionMarks
+from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.registry_entry import SignedEntry, hash_data_key
 from tests.portal.ledger import entries
 from tests.portal.ledger.entries import KEY, unsent
@@ -34,7 +37,7 @@ def signed(data: bytes, revision: int, name: str = "a") -> SignedEntry:
 
 
 def pending(ledger: Ledger) -> list[tuple[bytes, int | None]]:
-    """Return contents and revisions of what is in the spool; nothing of it is being posted."""
+    """Return contents and revisions of what is in the outbox; nothing of it is being posted."""
     found = unsent(ledger)
     assert not any(each.is_posting for each in found)
     return [(each.data, each.signed.entry.revision if each.signed else None) for each in found]
@@ -45,3 +48,9 @@ def held(ledger: Ledger, data: bytes, name: str = "a", **more: object) -> int:
     given = {"portals": ["http://p1.invalid"], "status": Status.WAITING, **more}
     ledger.keep(ref(name), data, "down", **given)  # type: ignore[arg-type]
     return unsent(ledger)[-1].id
+
+
+def among(entries: VerifiedRegistry, urls: Collection[str]) -> Portals:
+    """Return the portals of a registry that have these addresses."""
+    chosen = [each for each in entries.portals.clients if each.url in urls]
+    return replace(entries.portals, clients=chosen)

@@ -14,8 +14,8 @@ from skymount.portal.ledger.outbox import Status
 from skymount.portal.registry.verified_registry import VerifiedRegistry
 from skymount.wire.registry_entry import SignedEntry
 from tests.fakes.entries import FakeRegistry, portals_of
-from tests.portal.ledger.entries import KEY, PAIR, by_work, unsent
-from tests.portal.registry.entries import Inline, pending, ref, signed
+from tests.portal.ledger.entries import KEY, PAIR, by_work, owed, unsent
+from tests.portal.registry.entries import Inline, among, pending, ref, signed
 
 ALL, MAJORITY = WritePolicy.ALL, WritePolicy.MAJORITY
 
@@ -46,11 +46,8 @@ def at(portal: FakeRegistry, name: str = "a") -> bytes | None:
     return None if found is None else found.entry.data
 
 
-def owed(ledger: Ledger) -> list[tuple[str, bytes, int]]:
-    return [
-        (each.portals[0], each.signed.entry.data, each.signed.entry.revision)
-        for each in owed(ledger)
-    ]
+def debts(ledger: Ledger) -> list[tuple[str, bytes, int]]:
+    return [(each.portals[0], each.data, each.entry.revision) for each in owed(ledger)]
 
 
 async def test_write_goes_to_all(
@@ -64,7 +61,7 @@ async def test_write_goes_to_all(
     async with mounted(ledger, one, two, three) as entries:
         await entries.write(ref(), PAIR, b"x", None)
         assert one.posts == two.posts == three.posts == [signed(b"x", 0)]
-        assert owed(ledger) == []
+        assert debts(ledger) == []
         assert pending(ledger) == []
 
 
@@ -82,7 +79,7 @@ async def test_one_portal_is_enough(
     async with mounted(ledger, one, two, three) as entries:
         state = await entries.write(ref(), PAIR, b"x", None)
         assert state.data == at(two) == b"x"
-        assert set(owed(ledger)) == {(one.url, b"x", 0), (three.url, b"x", 0)}
+        assert set(debts(ledger)) == {(one.url, b"x", 0), (three.url, b"x", 0)}
         assert pending(ledger) == []
         assert all(each.reason for each in owed(ledger))
 
@@ -95,7 +92,7 @@ async def test_read_only_portal_is_owed_nothing(
     async with mounted(ledger, one, other, policy=ALL) as entries:
         await entries.write(ref(), PAIR, b"x", None)
         assert other.posts == []
-        assert owed(ledger) == []
+        assert debts(ledger) == []
     async with mounted(ledger, other) as entries:
         with pytest.raises(ReadOnlyPortalError):
             await entries.write(ref(), PAIR, b"y", None)
@@ -112,7 +109,7 @@ async def test_too_few_took_it(
     three: FakeRegistry,
     autojump_clock: object,
 ):
-    """The write fails, says how many took it, and stays in the spool for all portals."""
+    """The write fails, says how many took it, and stays in the outbox for all portals."""
     for each in (three, two)[:down]:
         each.always = "deaf"
     async with mounted(ledger, one, two, three, policy=policy) as entries:
@@ -124,9 +121,8 @@ async def test_too_few_took_it(
         assert owed(ledger) == []
         two.always = three.always = ""
         await trio.sleep(120)
-        again = entries.at(left.portals)
-        assert again is not None
-        assert (await again.send(left)).revision == 0
+        chosen = among(entries, left.portals)
+        assert (await entries.send(left, among=chosen)).revision == 0
         assert at(one) == at(two) == at(three) == b"x"
         assert {len({post.signature for post in each.posts}) for each in (one, two, three)} == {1}
         assert unsent(ledger) == []
@@ -139,7 +135,7 @@ async def test_late_post_is_recorded(
     async with mounted(ledger, one, two, fresh=3600) as entries:
         await entries.write(ref(), PAIR, b"w", None)
         woken = []
-        entries.posting.on_owed = lambda: woken.append(True)
+        entries.posting.on_pending = lambda: woken.append(True)
         two.faults = [3.0]
         begun = trio.current_time()
         await entries.write(ref(), PAIR, b"x", None)
@@ -200,7 +196,7 @@ async def test_newer_entry_at_one_portal_is_a_conflict(
     two.set(signed(b"theirs", 4))
     one.set(signed(b"old", 1))
     async with mounted(ledger, one, two) as entries:
-        one_state = await entries.at([one.url]).read(ref())  # type: ignore[union-attr]
+        one_state = await entries.ask(ref(), among=among(entries, [one.url]))
         with pytest.raises(StaleEntryError):
             await entries.write(ref(), PAIR, b"edit", one_state)
         state = await entries.write(ref(), PAIR, b"whole", None)
@@ -218,7 +214,7 @@ async def test_claimed_conflict_is_not_believed(
     one.set(signed(b"old", 1))
     async with mounted(ledger, one, two) as entries:
         assert (await entries.write(ref(), PAIR, b"x", None)).revision == 2
-        ((url, data, revision),) = owed(ledger)
+        ((url, data, revision),) = debts(ledger)
         assert (url, data, revision) == (two.url, b"x", 2)
         assert "without having a newer one" in owed(ledger)[0].reason
 
@@ -244,7 +240,7 @@ async def test_portal_without_the_content_is_owed_both(
         await entries.write(ref(), PAIR, b"x", None, lacking=[two.url])
         assert two.posts == []
         (debt,) = owed(ledger)
-        assert (debt.portals[0], debt.with_content) == (two.url, True)
+        assert (debt.portals[0], bool(debt.lacking)) == (two.url, True)
         with pytest.raises(PortalError):
             await entries.write(ref(), PAIR, b"y", None, lacking=[one.url, two.url])
 
@@ -258,11 +254,11 @@ async def test_write_again_pays_what_was_owed(
         await entries.write(ref(), PAIR, b"x", None)
         await trio.sleep(120)
         await entries.write(ref(), PAIR, b"y", None)
-        assert owed(ledger) == [(two.url, b"y", 1)]
+        assert debts(ledger) == [(two.url, b"y", 1)]
         two.always = ""
         await trio.sleep(120)
         await entries.write(ref(), PAIR, b"z", None)
-        assert owed(ledger) == []
+        assert debts(ledger) == []
         assert at(two) == b"z"
 
 
@@ -304,13 +300,12 @@ async def test_retry_remembers_who_lacks_the_content(
         (left,) = unsent(ledger)
         assert (left.signed is not None) == is_signed
         assert (left.portals, left.lacking) == ((one.url,), (two.url,))
-        chosen = entries.at(left.portals) if is_signed else entries
-        assert chosen is not None
+        chosen = among(entries, left.portals) if is_signed else None
         await trio.sleep(120)
-        await chosen.send(left, PAIR)
+        await entries.send(left, PAIR, among=chosen)
         assert (at(one), two.posts) == (b"x", [])
         (debt,) = owed(ledger)
-        assert (debt.portals[0], debt.with_content, debt.is_own) == (two.url, True, True)
+        assert (debt.portals[0], bool(debt.lacking), debt.is_own) == (two.url, True, True)
         assert unsent(ledger) == []
 
 
@@ -324,4 +319,4 @@ async def test_content_that_is_written_again_is_owed(
         one.set(signed(b"x", 1))
         await entries.write(ref(), PAIR, b"x", base, lacking=[two.url])
         (debt,) = owed(ledger)
-        assert (debt.portals[0], debt.with_content) == (two.url, True)
+        assert (debt.portals[0], bool(debt.lacking)) == (two.url, True)

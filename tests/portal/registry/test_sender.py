@@ -450,7 +450,7 @@ async def test_what_waits_is_sent_once_a_portal_answers(
         await until_sent(ledger)
         assert trio.current_time() - begun < LAST_PAUSE + 1
         await trio.sleep(1000)
-    assert [each.entry.data for each in one.ever] == [b"first", b"second"]
+    assert {each.entry.data for each in one.ever} == {b"first", b"second"}
     assert len(one.posts) == 2
 
 
@@ -483,7 +483,7 @@ async def test_pauses_grow_while_a_write_waits(
         await fail(entries, b"z", "c")
         asked = one.requests
         await trio.sleep(FIRST_PAUSE * 1.5)
-        assert one.requests == asked + 1
+        assert asked < one.requests <= asked + 2
         await trio.sleep(3600)
         tries = one.requests - asked
         assert 3600 / LAST_PAUSE <= tries <= 3600 / LAST_PAUSE + 10

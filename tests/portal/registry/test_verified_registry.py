@@ -17,7 +17,7 @@ from skymount.errors import (
 )
 from skymount.portal.client.client import PortalClient
 from skymount.portal.failover.portals import Portals
-from skymount.portal.ledger.ledger import Ledger
+from skymount.portal.ledger.ledger import Ledger, Write
 from skymount.portal.ledger.outbox import Pending, Status
 from skymount.portal.registry.entry_reader import (
     EntryState,
@@ -118,7 +118,7 @@ async def test_delete_posts_the_deletion(
     assert (await alone.write(ref(), PAIR, b"y", gone)).revision == 2
 
 
-async def test_failed_delete_is_in_the_spool_once_it_is_signed(
+async def test_failed_delete_is_pending_once_it_is_signed(
     alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, autojump_clock: object
 ):
     """G12: nothing is kept of one that was never signed: there is no content to lose."""
@@ -146,13 +146,13 @@ async def test_wrong_input_is_refused_at_once(
     assert (one.gets, one.posts, pending(ledger)) == (0, [], [])
 
 
-# the spool
+# what is pending
 
 
-async def spooled(
+async def refused_post(
     entries: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, data: bytes
 ) -> Pending:
-    """Fail to post signed content; return what is in the spool."""
+    """Fail to post signed content; return what is in the outbox."""
     one.faults = ["", "down", "down", "down"]
     with pytest.raises(UnavailableError):
         await entries.write(ref(), PAIR, data, None)
@@ -162,7 +162,7 @@ async def spooled(
 async def held(
     entries: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, data: bytes
 ) -> Pending:
-    """Fail to ask for the revision; return what is in the spool."""
+    """Fail to ask for the revision; return what is in the outbox."""
     one.faults = ["down", "down", "down"]
     with pytest.raises(UnavailableError):
         await entries.write(ref(), PAIR, data, None)
@@ -173,11 +173,11 @@ async def test_spooled_bytes_are_sent_as_they_are(
     alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, autojump_clock: object
 ):
     """G12: retry posts the very same bytes, and needs no private key."""
-    waiting = await spooled(alone, one, ledger, b"x")
+    waiting = await refused_post(alone, one, ledger, b"x")
     done = await alone.send(waiting)
     assert done.signed == waiting.signed == one.latest(PAIR.public_key, ref().tweak)
     assert pending(ledger) == []
-    with pytest.raises(StorageError, match="not in the spool"):
+    with pytest.raises(StorageError, match="not pending any more"):
         await alone.send(waiting)
 
 
@@ -193,7 +193,7 @@ async def test_spooled_bytes_that_arrived_are_known(
     assert len(one.stored[PAIR.public_key, ref().tweak]) == 1
 
 
-async def test_read_clears_what_arrived_from_the_spool(
+async def test_read_clears_what_arrived(
     alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, autojump_clock: object
 ):
     """Once it is seen at a portal it is no longer pending."""
@@ -205,7 +205,7 @@ async def test_read_clears_what_arrived_from_the_spool(
     assert pending(ledger) == []
 
 
-@pytest.mark.parametrize("fail", [spooled, held])
+@pytest.mark.parametrize("fail", [refused_post, held])
 async def test_spooled_content_does_not_replace_what_is_newer(
     fail: Callable[..., object], one: FakeRegistry, ledger: Ledger, autojump_clock: object
 ):
@@ -246,32 +246,28 @@ async def test_superseded_bytes_are_not_sent_to_a_portal_that_lags(
     assert one.posts == []
 
 
-async def test_what_is_posted_supersedes_what_was_kept_before(
+async def test_a_write_takes_the_place_of_what_was_kept_before(
     alone: VerifiedRegistry,
     one: FakeRegistry,
     ledger: Ledger,
     caplog: pytest.LogCaptureFixture,
     autojump_clock: object,
 ):
-    """G12: that leaves the list, and the log says so; a conflict stays, and what came later."""
+    """G12: what was written later takes its place, and the log says so; a conflict stays."""
     one.set(signed(b"theirs", 0))
     with pytest.raises(StaleEntryError):
         await alone.write(ref(), PAIR, b"edit", EntryState(None, 0.0, 0.0, 0.0))
     await held(alone, one, ledger, b"first")
-    await spooled(alone, one, ledger, b"second")
+    await refused_post(alone, one, ledger, b"second")
     now = await held(alone, one, ledger, b"third")
-    later = await held(alone, one, ledger, b"fourth")
-    assert [each.status for each in unsent(ledger)] == [
-        Status.CONFLICT,
-        *[Status.WAITING] * 4,
-    ]
+    assert [each.status for each in unsent(ledger)] == [Status.CONFLICT, Status.WAITING]
     assert (await alone.send(now, PAIR)).revision == 2
-    assert [each.data for each in unsent(ledger)] == [b"edit", later.data]
+    assert [each.data for each in unsent(ledger)] == [b"edit"]
     assert caplog.text.count("never posted, and is given up: something was written later") == 2
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize("keep", [spooled, held])
+@pytest.mark.parametrize("keep", [refused_post, held])
 async def test_what_is_pending_of_a_frozen_entry_is_given_up(
     alone: VerifiedRegistry,
     one: FakeRegistry,
@@ -293,7 +289,7 @@ async def test_what_is_pending_of_a_frozen_entry_is_given_up(
         assert caplog.text.count(f"{data!a} was never posted, and is given up") == 1
 
 
-@pytest.mark.parametrize("keep", [spooled, held])
+@pytest.mark.parametrize("keep", [refused_post, held])
 async def test_what_need_not_be_posted_supersedes_what_was_kept_before(
     alone: VerifiedRegistry,
     one: FakeRegistry,
@@ -322,12 +318,11 @@ async def test_what_another_process_writes_later_is_not_overwritten(
     one.set(signed(b"old", 0))
     await alone.read(ref())
     kept = await held(alone, one, ledger, b"kept")
-    later = signed(b"later", 1)
-    claimed: list[int] = []
+    claimed: list[Write] = []
 
     def claim() -> None:
         one.before = lambda: None
-        claimed.append(other.claim_revision(later, "a"))
+        claimed.append(other.claim(ref(), PAIR, b"later", 0, [one.url]))
 
     if when == "before":
         claim()
@@ -336,9 +331,10 @@ async def test_what_another_process_writes_later_is_not_overwritten(
     with pytest.raises(StorageError if when == "before" else StaleEntryError):
         await alone.send(kept, PAIR)
     assert one.posts == []
-    assert len(claimed) == 1
-    one.set(later)
-    other.mark_posted(claimed[0])
+    (later,) = claimed
+    assert later.signed.entry.revision == 1
+    one.set(later.signed)
+    other.took(later, "a", [one.url], {}, {})
     other.close()
     assert (await alone.read(ref())).data == b"later"
 

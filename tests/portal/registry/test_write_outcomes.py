@@ -24,7 +24,7 @@ from tests.portal.registry.entries import pending, ref, signed
 
 
 @pytest.mark.parametrize("fault", ["down", "denied", "slow"])
-async def test_failed_write_is_in_the_spool(
+async def test_failed_write_is_pending(
     fault: str, alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, autojump_clock: object
 ):
     """G12: what could not be posted is kept, signed if a revision was taken."""
@@ -40,7 +40,7 @@ async def test_failed_write_is_in_the_spool(
 
 
 async def test_write_that_is_cancelled_when_it_is_done(ledger: Ledger, autojump_clock: object):
-    """G12: what the portal has taken is not in the spool, whenever its writer gives up."""
+    """G12: what the portal has taken is not in the outbox, whenever its writer gives up."""
 
     class Cancelling(FakeRegistry):
         def _post(self, posted: SignedEntry, fault: str | float) -> Response:
@@ -58,24 +58,24 @@ async def test_write_that_is_cancelled_when_it_is_done(ledger: Ledger, autojump_
     assert mark.revision == 0
 
 
-async def test_write_that_is_cancelled_is_in_the_spool(
+async def test_write_that_is_cancelled_is_pending(
     alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, autojump_clock: object
 ):
     """G12: a deadline or an interrupt loses nothing, wherever it strikes."""
-    for faults, data in [(["hang"], b"unasked"), (["", "hang"], b"asked")]:
+    for faults, data, name in [(["hang"], b"unasked", "b"), (["", "hang"], b"asked", "a")]:
         one.faults = [*faults]
         with trio.CancelScope() as scope:
             one.before = lambda scope=scope: one.faults or scope.cancel()
-            await alone.write(ref(), PAIR, data, None)
+            await alone.write(ref(name), PAIR, data, None)
         assert scope.cancelled_caught
     one.before = lambda: None
     assert pending(ledger) == [(b"unasked", None), (b"asked", 0)]
     assert {each.reason for each in unsent(ledger)} == {"interrupted"}
     assert (await alone.write(ref(), PAIR, b"asked", None)).revision == 1
-    assert pending(ledger) == []
+    assert pending(ledger) == [(b"unasked", None)]
 
 
-async def test_status_of_what_is_spooled(
+async def test_status_of_what_is_kept(
     alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger
 ) -> None:
     """G12: what failed because no portal answered waits for one, of its portals; nothing else."""
@@ -103,7 +103,7 @@ class FullLedger(Ledger):
             (pages,) = database.execute("PRAGMA page_count").fetchone()
             database.execute(f"PRAGMA max_page_count = {pages if full else 1 << 30}")
 
-        self.file.database.write(limit)
+        self.database.write(limit)
 
 
 async def test_full_disk_stops_writing_and_not_reading(

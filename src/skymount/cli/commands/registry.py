@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from skymount.cli.commands.registry_spool import drop, forget, pending, retry
+from skymount.cli.commands.registry_outbox import drop, forget, pending, retry
 from skymount.cli.key_argument import EntryArgument, entry_arguments
 from skymount.cli.options import portal_options, reading_options, removed_option, wait_option
 from skymount.cli.output import emit, json_option

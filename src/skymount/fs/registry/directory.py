@@ -86,7 +86,7 @@ class RegistryDirectory(KeyTreeRename[S]):
         return self.nodes.entry_file(directory, name)
 
     async def close(self) -> None:
-        """Post what is still unwritten, all at once: what is cancelled is then in the spool."""
+        """Post what is still unwritten, all at once: what is cancelled is kept."""
 
         async def post(node: EntryFile, buffer: WriteBuffer[S]) -> None:
             with suppress(OSError, SkymountError):

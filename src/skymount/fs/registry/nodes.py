@@ -116,7 +116,7 @@ class EntryFile(KeyNode):
         buffer.writers -= 1
         if self.buffer is buffer and not buffer.writers:
             self.buffer = None
-            self.is_new = self.is_new and buffer.error is None
+            self.is_new = self.is_new and buffer.error is None and not buffer.overflowed
 
     def cut_off(self) -> None:
         """Refuse writes: they would be lost."""

@@ -56,7 +56,7 @@ class EntryPoster(Generic[S]):
             buffer.changed_ns = changed_ns(state)
 
     async def _catch_up(self, entry_id: EntryId, buffer: WriteBuffer[S]) -> None:
-        """Go on from content that was sent from the spool after its posting failed."""
+        """Go on from content that was sent later, after its posting failed."""
         if buffer.base is not None and buffer.unposted is not None:
             state = await self._store.read(entry_id, fresh=True)
             if state.data == buffer.unposted:
@@ -83,7 +83,7 @@ class EntryPoster(Generic[S]):
         if stored == data and not await self._store.has_pending(entry_id):
             if base is not None:
                 return base
-            with suppress(PortalError):  # then it is posted, or kept in the spool
+            with suppress(PortalError):  # then it is posted, or kept
                 state = await self._store.read(entry_id, fresh=True)
                 if state.data == data:
                     return state

@@ -23,7 +23,7 @@ class WriteBuffer(Generic[B]):
     emptied: bool = False  # whether it was emptied since then
     overflowed: bool = False  # more than `limit` was written: nothing is posted until it is emptied
     error: Exception | None = None  # why posting failed; each close raises it until the next write
-    unposted: FileData | None = None  # what could not be posted, and may be sent from the spool
+    unposted: FileData | None = None  # what could not be posted, and may be sent later
     is_cut_off: bool = False  # whether its file lost its name: writes are ESTALE
     writers: int = 0  # handles that share it
     is_lent: bool = False  # whether `data` is shared, so that the next write copies it

@@ -214,4 +214,5 @@ def encode_data_key(data_key: str | None) -> bytes | None:
 
 
 def decode_data_key(data_key: bytes | None) -> str | None:
+    """Read a data key."""
     return None if data_key is None else data_key.decode()

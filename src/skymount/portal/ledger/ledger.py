@@ -96,7 +96,7 @@ class Ledger:
     ) -> None:
         """Select a ledger; its first use opens it. `process` posts, by default this one."""
         self.path = path
-        self._clock = clock
+        self.clock = clock
         self._process = outbox.name_of(process or os.getpid())
         self._opening = threading.Lock()
         self._opened: Database | None = None
@@ -219,7 +219,7 @@ class Ledger:
             if (since := known(db)) is not None:  # another process was first
                 return since
             row = db.execute(_NAME_VERSION, (name,)).fetchone()
-            since = math.ceil(self._clock())
+            since = math.ceil(self.clock())
             if row is not None:
                 since = max(since, row[1] + 1)
             add = "INSERT OR REPLACE INTO name_versions (name, target, since) VALUES (?, ?, ?)"
@@ -320,8 +320,8 @@ class Ledger:
     def begin(self, number: int, *, only_last: bool = False) -> bool:
         """Mark a write as being posted by this process.
 
-        False when it is gone, or another process is posting it or a later write to the entry. If
-        `only_last`, False too when any later write to the entry is pending.
+        False when it is gone, another process is posting it or a later write to the entry, or a
+        later one waits. If `only_last`, a later conflict counts too.
         """
         begin = partial(outbox.begin, number=number, stamp=self._stamp(), only_last=only_last)
         return self.database.write(begin)
@@ -428,7 +428,7 @@ class Ledger:
 
     def put_off(self, signed: SignedEntry, portal: str, reason: str, pause: float) -> None:
         """Record why an entry could not be sent to a portal, and for how long it is not again."""
-        until = self._clock() + pause
+        until = self.clock() + pause
         self.database.write(lambda db: outbox.put_off(db, signed, portal, reason, until))
 
     def end_pauses(self, portal: str) -> None:
@@ -437,12 +437,12 @@ class Ledger:
 
     def due(self, portal: str, limit: int, *, with_content: bool) -> list[Pending]:
         """Return some of what may be sent to a portal now, with its content or without."""
-        due = partial(outbox.due, portal=portal, now=self._clock(), with_content=with_content)
+        due = partial(outbox.due, portal=portal, now=self.clock(), with_content=with_content)
         return self._read(partial(due, limit=limit), [])
 
     def next_at(self, portal: str, *, with_content: bool) -> float | None:
         """Return in how many seconds the first of it is due; None if there is nothing."""
-        now = self._clock()
+        now = self.clock()
         find = partial(outbox.next_at, portal=portal, now=now, with_content=with_content)
         found = self._read(find, None)
         return None if found is None else found - now
@@ -488,7 +488,7 @@ class Ledger:
         return self._read(lambda db: db.execute(query, values).fetchall(), [])
 
     def _stamp(self) -> Stamp:
-        return Stamp(self._process, self._clock())
+        return Stamp(self._process, self.clock())
 
 
 def _format() -> Format:

@@ -246,19 +246,19 @@ def keep(
 
 
 def begin(db: sqlite3.Connection, number: int, stamp: Stamp, *, only_last: bool) -> bool:
-    """Record that this process posts a write; False when it is gone, or another process is posting
-    it or a later one to the entry. If `only_last`, False too when there is any later one.
+    """Record that this process posts a write; False when it is gone, another process is posting it
+    or a later one to the entry, or a later one waits. If `only_last`, a later conflict counts too.
     """
     of = "SELECT public_key, tweak FROM outbox WHERE id = ?"
     key = db.execute(of, (number,)).fetchone()
     if key is None:
         return False
-    query = f"SELECT id, process FROM outbox WHERE {OF_KEY} AND NOT accepted AND id >= ?"
-    rows = db.execute(query, (*key, number)).fetchall()
-    if only_last and any(each > number for each, _ in rows):
-        return False
-    if any(process != stamp.process and is_running(process) for _, process in rows):
-        return False
+    query = f"SELECT id, status, process FROM outbox WHERE {OF_KEY} AND NOT accepted AND id >= ?"
+    for each, status, process in db.execute(query, (*key, number)).fetchall():
+        if each > number and (only_last or status != Status.CONFLICT.value):
+            return False
+        if process != stamp.process and is_running(process):
+            return False
     query = "UPDATE outbox SET process = ?, reason = ? WHERE id = ?"
     db.execute(query, (stamp.process, INTERRUPTED, number))
     return True

@@ -107,6 +107,7 @@ class Sender:
         async with trio.open_nursery() as nursery:
             if self._sends:
                 for client in self._registry.portals.writable_clients:
+                    await self._from_ledger(partial(self._ledger.end_pauses, client.url))
                     for with_content in (False, True):
                         self._lines.append(_Line(client, with_content, trio.Event()))
                         nursery.start_soon(self._serve, self._lines[-1])
@@ -204,6 +205,8 @@ class Sender:
                 pause = _pause_of(pending)
                 fail = partial(self._ledger.fail, pending.id, str(error), pending.status)
                 await self._from_ledger(partial(fail, pause=pause))
+            except StorageError as error:  # it is gone, or somebody else is at it
+                log.info("registry entry %s: %s", ref, error)
             except StaleEntryError as error:
                 log.warning("registry entry %s: it is not sent by itself: %s", ref, error)
             except SkymountError as error:

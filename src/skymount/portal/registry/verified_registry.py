@@ -155,7 +155,7 @@ class VerifiedRegistry(EntryReader):
         since, unless to `overwrite`: then it gets the next revision, signed with `pair`.
         FrozenEntryError when it can never be posted, and is given up; after any other error the
         write stays in the outbox. StorageError when it is not there, another process is posting it,
-        or `only_last` and it is not the last.
+        or a later write waits; also if that is a conflict, with `only_last`.
         """
         ref = EntryId(pending.public_key, pending.tweak, pending.data_key)
         (among or self.portals).writable()  # fails before the outbox is touched
@@ -163,8 +163,8 @@ class VerifiedRegistry(EntryReader):
             highest = await self.marks.in_thread(self.ledger.highest_revision, *ref.key)
             begin = partial(self.ledger.begin, pending.id, only_last=only_last)
             if not await self.marks.in_thread(begin):
-                text = "it is not pending any more, or being posted elsewhere"
-                raise StorageError(f"{text}, or written later" if only_last else text)
+                text = "it is not pending any more, being posted elsewhere"
+                raise StorageError(f"{text}, or something was written later")
             try:
                 if not overwrite and pending.signed is not None:
                     return await self._send_again(ref, pending, pending.signed, among)

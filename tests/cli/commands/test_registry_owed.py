@@ -5,7 +5,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from skymount.portal.ledger.owed_entry import Debt
 
 from skymount.keyring import Keyring
 from skymount.portal.ledger.ledger import Ledger
@@ -52,7 +51,7 @@ def test_write_that_something_newer_won_over_is_said(
         put(client, Entry(tweak, b"theirs", 9).sign(pair.private_key))
     with closing(Ledger.open(box.root / "state/skymount/ledger.sqlite3")) as ledger:
         mine = Entry(tweak, b"mine", 3).sign(pair.private_key)
-        ledger.owe_all(mine, "greeting", [Debt(portal, "down", is_own=True)])
+        ledger.owe(mine, "greeting", [portal], "down", is_own=True)
     done = box.skymount("registry", "retry")
     assert "revision 9 won" in done.stderr
     *_, line = box.succeed("registry", "pending").splitlines()

@@ -109,36 +109,28 @@ async def _send_all(
     *,
     overwrite: bool,
 ) -> list[dict[str, Any]]:
-    """Post changes in order; one that only an earlier one of them superseded is posted too."""
+    """Post changes in order; return what was posted. Warn of what was not, and drop what somebody
+    else's newer entry superseded, unless it is a conflict.
+    """
     import trio
 
-    from skymount.portal.ledger.entries import EntryId
     from skymount.portal.ledger.outbox import Status
 
     registry, ledger = content.registry, content.ledger
     sent: list[dict[str, Any]] = []
-    posted: dict[EntryId, int] = {}
     for each in chosen:
-        entry, pair = EntryId(each.public_key, each.tweak, each.data_key), pairs[each.public_key]
         try:
-            try:
-                state = await registry.send(each, pair, overwrite=overwrite)
-            except StaleEntryError as error:
-                known = registry.recall(entry)
-                if known is None or posted.get(entry) != known.revision:
-                    pending = ledger.get(each.id)
-                    if pending is None or pending.status is Status.CONFLICT:
-                        raise
-                    await trio.to_thread.run_sync(ledger.drop, each.id)
-                    warn_of_dropped(each, error.message)
-                    continue
-                state = await registry.send(each, pair, overwrite=True)
-        except SkymountError as error:
-            if ledger.get(each.id) is not None:  # else something later was posted
-                warn(f"{each.id}: {error}")
-        else:
-            posted[entry] = state.revision
+            state = await registry.send(each, pairs[each.public_key], overwrite=overwrite)
             sent.append(sent_fact(each, state.revision))
+        except SkymountError as error:
+            left = ledger.get(each.id)
+            if left is None:  # something later was posted
+                continue
+            if isinstance(error, StaleEntryError) and left.status is not Status.CONFLICT:
+                await trio.to_thread.run_sync(ledger.drop, each.id)
+                warn_of_dropped(each, error.message)
+            else:
+                warn(f"{each.id}: {error}")
     return sent
 
 

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from skymount.keyring import Keyring
+from skymount.portal.ledger.entries import EntryId
 from skymount.portal.ledger.ledger import Ledger
 from skymount.portal.ledger.outbox import Status
 from skymount.wire.key_pair import SigningKeyPair
@@ -30,18 +31,36 @@ def pair(box: Sandbox, owner: str) -> SigningKeyPair:
     return Keyring(Path(box.root / "data/skymount/keys")).get("home")
 
 
-def failed(box: Sandbox, signed: SignedEntry, reason: str = "down") -> int:
-    """Leave signed content in the spool."""
+def ref(pair: SigningKeyPair, name: str = "greeting") -> EntryId:
+    return EntryId(pair.public_key, hash_data_key(name), name)
+
+
+def failed(
+    box: Sandbox,
+    pair: SigningKeyPair,
+    data: bytes,
+    revision: int,
+    reason: str = "down",
+    name: str = "greeting",
+) -> int:
+    """Leave signed content in the outbox."""
     with ledger_of(box) as ledger:
-        number = ledger.claim_revision(signed, "greeting")
-        ledger.mark_failed(number, reason)
+        number = ledger.claim(ref(pair, name), pair, data, revision - 1).id
+        ledger.fail(number, reason)
         return number
 
 
-def held(box: Sandbox, pair: SigningKeyPair, data: bytes, base: int | None = None) -> int:
-    """Leave content in the spool that was never signed."""
+def held(
+    box: Sandbox,
+    pair: SigningKeyPair,
+    data: bytes,
+    base: int | None = None,
+    name: str = "greeting",
+) -> int:
+    """Leave content in the outbox that was never signed."""
     with ledger_of(box) as ledger:
-        return ledger.add_unsigned(pair.public_key, TWEAK, "greeting", data, "no portal", base)
+        ledger.keep(ref(pair, name), data, "no portal", base)
+        return ledger.pending()[-1].id
 
 
 def entry(pair: SigningKeyPair, data: bytes, revision: int) -> SignedEntry:
@@ -57,10 +76,10 @@ def test_nothing_is_pending_at_first(box: Sandbox) -> None:
 
 def test_pending_lists_what_could_not_be_posted(box: Sandbox, pair: SigningKeyPair) -> None:
     """G12: with its number, entry, revision, content and reason, fit for a terminal."""
-    failed(box, entry(pair, b"hello\x1b[2J", 4), "it is down")
-    held(box, pair, b"\xff\xfe")
-    failed(box, entry(pair, DELETED, 5))
-    failed(box, entry(pair, b"x", 6), "it is down")
+    failed(box, pair, b"hello\x1b[2J", 4, "it is down")
+    held(box, pair, b"\xff\xfe", name="b")
+    failed(box, pair, DELETED, 5, name="c")
+    failed(box, pair, b"x", 6, "it is down", name="d")
     lines = box.succeed("registry", "pending").splitlines()
     assert lines[0].split() == ["NUMBER", "SINCE", "ENTRY", "REVISION", "CONTENT"]
     assert [line for line in lines if line.endswith(":")] == ["it is down:", "no portal:", "down:"]
@@ -68,8 +87,8 @@ def test_pending_lists_what_could_not_be_posted(box: Sandbox, pair: SigningKeyPa
     assert first.startswith("     1  ")
     assert first.endswith('  home/greeting  4           "hello\\x1b[2J"')
     assert (fourth.split()[0], fourth.split()[-2:]) == ("4", ["6", '"x"'])
-    assert lines[5].endswith("  home/greeting  not signed  fffe")
-    assert lines[7].endswith("  home/greeting  5           (deletion)")
+    assert lines[5].endswith("  home/b         not signed  fffe")
+    assert lines[7].endswith("  home/c         5           (deletion)")
     found = json.loads(box.succeed("registry", "pending", "--json"))
     assert [each["id"] for each in found] == [1, 2, 3, 4]
     assert found[0] | {"created": ""} == {
@@ -90,45 +109,39 @@ def test_pending_lists_what_could_not_be_posted(box: Sandbox, pair: SigningKeyPa
 
 def test_pending_of_a_key_that_is_not_in_the_keyring(box: Sandbox) -> None:
     stranger = SigningKeyPair.from_seed("somebody else")
-    failed(box, entry(stranger, b"x", 1))
+    failed(box, stranger, b"x", 1)
     assert f"  {stranger.public_hex}/greeting  " in box.succeed("registry", "pending")
 
 
 def test_retry_posts_everything_in_order(box: Sandbox, pair: SigningKeyPair) -> None:
     """G12: signed bytes as they are, the rest signed now."""
-    failed(box, entry(pair, b"first", 3))
-    failed(box, entry(pair, b"second", 4))
-    held(box, pair, b"third", 4)
+    failed(box, pair, b"first", 3)
+    failed(box, pair, b"second", 4, name="b")
+    held(box, pair, b"third", name="c")
     assert box.succeed("registry", "retry") == (
-        "1: home/greeting, revision 3\n2: home/greeting, revision 4\n3: home/greeting, revision 5\n"
+        "1: home/greeting, revision 3\n2: home/b, revision 4\n3: home/c, revision 0\n"
     )
-    assert box.succeed("registry", "get", "home", "greeting") == "third\n"
+    assert box.succeed("registry", "get", "home", "c") == "third\n"
     assert box.succeed("registry", "pending") == ""
 
 
-def test_retry_posts_the_latest_of_two_rewrites_last(box: Sandbox, pair: SigningKeyPair) -> None:
+def test_only_the_last_of_two_rewrites_is_sent(box: Sandbox, pair: SigningKeyPair) -> None:
     """G12: both were written while no portal answered; the second one is what the file had."""
     box.succeed("registry", "set", "home", "greeting", "before")
     held(box, pair, b"first", 0)
     held(box, pair, b"second", 0)
     found = json.loads(box.succeed("registry", "retry", "--json"))
-    assert [each["revision"] for each in found] == [1, 2]
+    assert [each["revision"] for each in found] == [1]
     assert box.succeed("registry", "get", "home", "greeting") == "second\n"
     assert box.succeed("registry", "pending") == ""
 
 
 def test_retry_of_some(box: Sandbox, pair: SigningKeyPair) -> None:
-    failed(box, entry(pair, b"first", 3))
-    failed(box, entry(pair, b"second", 4))
-    other = hash_data_key("other")
-    failed(box, Entry(other, b"other", 1).sign(pair.private_key))
-    done = box.skymount("registry", "retry", "--json", "2")
-    assert json.loads(done.stdout) == [{"id": 2, "entry": "home/greeting", "revision": 4}]
-    assert done.stderr == (
-        'skymount: warning: 1: home/greeting was to be "first", which is superseded and given up: '
-        "something was written later\n"
-    )
-    assert [each["id"] for each in json.loads(box.succeed("registry", "pending", "--json"))] == [3]
+    failed(box, pair, b"first", 3)
+    failed(box, pair, b"other", 1, name="other")
+    done = box.skymount("registry", "retry", "--json", "1")
+    assert json.loads(done.stdout) == [{"id": 1, "entry": "home/greeting", "revision": 3}]
+    assert [each["id"] for each in json.loads(box.succeed("registry", "pending", "--json"))] == [2]
 
 
 def test_set_supersedes_what_was_pending(box: Sandbox, pair: SigningKeyPair) -> None:
@@ -147,7 +160,7 @@ def test_retry_of_what_is_superseded(
 ) -> None:
     """G12: `retry` gives up what is superseded, with its content, unless it is to overwrite."""
     if is_signed:
-        failed(box, entry(pair, b"old", 0))
+        failed(box, pair, b"old", 0)
     else:
         held(box, pair, b"old", 0)
     put_by_others(portal, entry(pair, b"newer", 1))
@@ -169,8 +182,7 @@ def test_retry_leaves_a_conflict(box: Sandbox, portal: str, pair: SigningKeyPair
     """G12: a partial edit that was refused stays until it is told to overwrite, or dropped."""
     put_by_others(portal, entry(pair, b"theirs", 5))
     with ledger_of(box) as ledger:
-        key = (pair.public_key, TWEAK, "greeting")
-        ledger.add_unsigned(*key, b"edit", "it was changed", 3, status=Status.CONFLICT)
+        ledger.keep(ref(pair), b"edit", "it was changed", 3, status=Status.CONFLICT)
     for _ in range(2):
         done = box.skymount("registry", "retry")
         assert done.returncode == 1
@@ -187,7 +199,7 @@ def put_by_others(portal: str, *entries: SignedEntry) -> None:
 
 
 def test_retry_without_a_portal_keeps_everything(box: Sandbox, pair: SigningKeyPair) -> None:
-    failed(box, entry(pair, b"x", 3))
+    failed(box, pair, b"x", 3)
     done = box.with_env(SKYMOUNT_PORTALS="http://127.0.0.1:1").skymount("registry", "retry")
     assert done.returncode == 1
     assert "1: " in done.stderr
@@ -199,7 +211,7 @@ def test_retry_without_a_portal_keeps_everything(box: Sandbox, pair: SigningKeyP
 def test_what_a_process_is_posting_is_left_to_it(box: Sandbox, pair: SigningKeyPair) -> None:
     """This process is the one that posts."""
     with ledger_of(box) as ledger:
-        ledger.claim_revision(entry(pair, b"x", 1), "greeting")
+        ledger.claim(ref(pair), pair, b"x", 0)
     assert "\nbeing posted now:\n" in box.succeed("registry", "pending")
     for command in ("retry", "drop"):
         done = box.skymount("registry", command, "1")
@@ -211,7 +223,7 @@ def test_what_a_process_is_posting_is_left_to_it(box: Sandbox, pair: SigningKeyP
 def test_drop(box: Sandbox, pair: SigningKeyPair) -> None:
     """G12: what is dropped is gone, its revision stays taken."""
     for revision in range(3):
-        failed(box, entry(pair, b"%d" % revision, revision))
+        failed(box, pair, b"%d" % revision, revision, name="abc"[revision])
     box.succeed("registry", "drop", "2")
     assert [each["id"] for each in json.loads(box.succeed("registry", "pending", "--json"))] == [
         *(1, 3)
@@ -219,7 +231,7 @@ def test_drop(box: Sandbox, pair: SigningKeyPair) -> None:
     box.succeed("registry", "drop", "--all")
     assert box.succeed("registry", "pending") == ""
     with ledger_of(box) as ledger:
-        assert ledger.highest_revision(pair.public_key, TWEAK) == 2
+        assert ledger.highest_revision(*ref(pair, "c").key) == 2
 
 
 @pytest.mark.parametrize(
