@@ -63,7 +63,14 @@ class FakeStore:
 
     recall_entry = recall
 
-    async def read(self, ref: EntryId, max_age: float = 0.0, *, since: float = -math.inf) -> Held:
+    async def read(
+        self,
+        ref: EntryId,
+        max_age: float = 0.0,
+        *,
+        since: float = -math.inf,
+        fresh: bool = False,
+    ) -> Held:
         if not max_age:
             return await self._ask(ref)
         answered = trio.current_time() - max_age

@@ -39,6 +39,7 @@ from skymount.portal.http.request_watch import RequestWatch, watched
 
 T = TypeVar("T")
 
+_GRACE = 0.1  # seconds in which this program takes note of what came, if it stood still
 _SIGN_TIME = 2.0  # seconds that a question for a sign of life takes at most
 _ALONE_SIGN_TIME = 4.0  # the same of the only portal
 
@@ -260,6 +261,8 @@ class Contestants:
             for client in self.clients:
                 self.ask_for_sign(client)
             with trio.move_on_at(begun + seconds):
+                await ended.wait()
+            with trio.move_on_after(_GRACE):
                 await ended.wait()
         is_alive = any(self.health(each).showed_signs(begun) for each in self.clients)
         if ended.is_set() or is_alive or self.outage_until > trio.current_time():
