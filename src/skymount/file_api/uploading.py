@@ -130,9 +130,6 @@ def upload(
 
     async def send(session: Session) -> Skylink:
         copies = await upload_copies(session.content.portals, sent, 1, warn_of_fallback)
-        skylink = copies.agreed().skylink
-        if copies.doubt:
-            log.warning("%s", copies.doubt)
-        return skylink
+        return copies.agreed().skylink
 
     return SESSIONS.run(files.options.settings(), send, origin)

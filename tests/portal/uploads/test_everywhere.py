@@ -1,5 +1,6 @@
 """Uploads to all portals (docs/semantics.md, W4)."""
 
+import logging
 from dataclasses import replace
 from functools import partial
 
@@ -115,13 +116,16 @@ async def test_too_few_portals():
             copies.agreed(1)
 
 
-async def test_a_liar_does_not_decide_about_the_skylink():
-    """W4: whichever portal comes first. It lacks the content."""
+async def test_a_liar_does_not_decide_about_the_skylink(caplog: pytest.LogCaptureFixture):
+    """W4: whichever portal comes first. It lacks the content, and the log names it."""
     async with several(2) as found:
         found.fakes[0].fault(body_is(OTHER_RESULT), UPLOAD)
         copies = await upload_to_all(found.portals, body(), 1, patience=20)
         assert copies.agreed(1).skylink == FILE.skylink
         assert copies.lacking == [found.fakes[0].url]
+        assert [each.message for each in caplog.records if each.levelno >= logging.WARNING] == [
+            f"{each}" for each in copies.failures.values()
+        ]
         with pytest.raises(BadContentError, match=r"^1 of 2 portals took it, 2 have to: it gave"):
             copies.agreed(2)
 

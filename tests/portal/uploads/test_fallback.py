@@ -20,7 +20,7 @@ from skymount.portal.client.upload import UploadBody
 from skymount.portal.client.upload_source import UploadSource
 from skymount.portal.uploads.upload import upload_copies
 from skymount.wire.metadata import Metadata, Subfile, encode_metadata
-from tests.fakes.portal import asks_for_a_pause, body_is, stalls_after, status, waits
+from tests.fakes.portal import Reply, asks_for_a_pause, body_is, stalls_after, status, waits
 from tests.fakes.skyfiles import noise, of_files, of_metadata
 from tests.portal.uploads.several import (
     FILE,
@@ -70,6 +70,15 @@ async def test_a_portal_that_is_known_to_fail_comes_last():
         await found.upload(body())
         await found.upload(body())
         assert found.takers == [1, 2]
+
+
+async def test_a_portal_that_works_again_is_used():
+    """R11: though nothing but uploads asks it."""
+    async with several(2) as found:
+        found.fakes[0].fault(status(503), UPLOAD, times=1)
+        with trio.fail_after(50):
+            while await found.upload(body()) is not found.portals.clients[0]:
+                await trio.sleep(0.1)
 
 
 async def test_a_read_only_portal_gets_nothing():
@@ -285,6 +294,27 @@ async def test_the_first_proved_skylink_of_large_content_counts():
         assert [(each.url, why.message) for each, why in copies.failures.items()] == [
             (found.fakes[1].url, said)
         ]
+
+
+def _answer(answer: Reply, *_: object) -> Reply:
+    return answer
+
+
+async def test_the_first_of_two_right_skylinks_counts():
+    """W3, W4: portals that note a start page by themselves, and one that does not."""
+    files = {"a.txt": Subfile(0, "a.txt", "text/plain", 0, 5)}
+    plain, noted = (
+        encode_metadata(Metadata("a.txt", 5, subfiles=files, tryfiles=tryfiles))
+        for tryfiles in ((), ("index.html",))
+    )
+    async with several(3) as found:
+        for fake, metadata in zip(found.fakes, (noted, plain, noted), strict=True):
+            delay = 2.0 if metadata is plain else 0.0
+            answer = Reply(body=result_of(of_metadata(metadata, b"hello")), delay=delay)
+            fake.fault(partial(_answer, answer), UPLOAD)
+        copies = await upload_copies(found.portals, body(), 2, found.note)
+        assert copies.agreed(2).skylink == of_metadata(noted, b"hello").skylink
+        assert list(copies.failures) == found.portals.clients[1:2]
 
 
 # Portals that are silent

@@ -79,11 +79,11 @@ def upload(
     names what else to leave out, in the syntax of .gitignore; so does --exclude. If something
     cannot be uploaded, such as a FIFO, nothing is: all of it is named (--skip-special).
 
-    The first portal that takes it gets it, in the order in which they are configured. If one
-    fails, a warning says why, and which one has it in the end. With --replicas the same goes for N
-    portals; if fewer have it, or they call it by different skylinks, the command fails and says
-    which have it. A pipe is sent to one portal, and brought from there to the others. What a portal
-    encrypts is sent to the first portal only.
+    The first portal that takes it gets it, in the order in which they are configured. If one fails,
+    or gives it a wrong skylink, a warning says why, and which one has it in the end. With
+    --replicas the same goes for N portals; if fewer have it, the command fails and says which. A
+    pipe is sent to one portal, and brought from there to the others. What a portal encrypts is sent
+    to the first portal only.
 
     \b
     Examples:

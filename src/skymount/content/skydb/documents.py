@@ -1,6 +1,5 @@
 """SkyDB documents as text to read and write, verified like all content."""
 
-import logging
 import math
 from collections.abc import Collection
 from contextlib import suppress
@@ -30,14 +29,12 @@ from skymount.portal.http.connection_pool import in_background
 from skymount.portal.ledger.entries import EntryId
 from skymount.portal.registry.entry_reader import EntryState
 from skymount.portal.registry.verified_registry import VerifiedRegistry
-from skymount.portal.uploads.upload import Copies, upload_with_entry
+from skymount.portal.uploads.upload import upload_with_entry
 from skymount.wire.key_pair import SigningKeyPair
 from skymount.wire.registry_entry import linked_skylink
 from skymount.wire.skydb_document import document_name
 from skymount.wire.skylink import Skylink
 from skymount.wording import readable_size
-
-_log = logging.getLogger(__name__)
 
 _LOOKUP_LIMIT = 256  # unknown entries that a listing looks up
 _LOOKUP_TIME = 2.0  # seconds that this may take
@@ -245,10 +242,6 @@ class Documents:
             data = bytes(skylink)
             return skylink, await self._entries.write(ref, pair, data, before, lacking=lacking)
 
-        def warn_of_doubt(copies: Copies) -> None:
-            if copies.doubt:
-                _log.warning("%s: %s", ref, copies.doubt)
-
         skylink, state = await upload_with_entry(
             self._portals,
             UploadBody.of_document(body, name),
@@ -256,7 +249,6 @@ class Documents:
             write,
             patience=_PATIENCE,
             rounds=self._portals.config.rounds,
-            on_copies=warn_of_doubt,
         )
         own = _Text(text, is_own=True)
         self._keep(skylink, own)

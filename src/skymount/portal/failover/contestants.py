@@ -66,64 +66,8 @@ class FailoverConfig:
         return self.backoff * 2.0 ** (number - 1) * random.uniform(0.5, 1.5)
 
 
-_LONG = 1.0
-"""Seconds; a shorter attempt is not why an operation took too long."""
-
 _RECENT = 2.0
 """Seconds after an attempt failed in which the next one may not have lasted long yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    url: str
-    begun: float
-
-
-@dataclass(slots=True)
-class AttemptsUnderWay:
-    """The attempts of all operations.
-
-    An operation that is out of time may have cancelled its own attempts; others go on.
-    """
-
-    _attempts: dict[RequestWatch, _Attempt] = field(default_factory=dict)
-    _cancelled: dict[str, float] = field(default_factory=dict)
-    """When a long attempt at a portal was last cancelled."""
-    _failed: dict[str, float] = field(default_factory=dict)
-    """When one last failed."""
-
-    @contextmanager
-    def noted(self, url: str, watch: RequestWatch) -> Iterator[None]:
-        """Note an attempt, to be made within the block."""
-        self._attempts[watch] = attempt = _Attempt(url, trio.current_time())
-        try:
-            yield
-        except (trio.Cancelled, PortalError) as error:
-            now = trio.current_time()
-            if now >= attempt.begun + _LONG:
-                ended = self._failed if isinstance(error, PortalError) else self._cancelled
-                ended[url] = now
-            raise
-        finally:
-            del self._attempts[watch]
-
-    def waited_for(self) -> list[str]:
-        """Return the portals for which an operation waited that is out of time now: those of
-        attempts that were just cancelled, else those that send nothing, else all that take long;
-        and those that failed a moment ago.
-        """
-        now = trio.current_time()
-        cancelled = [url for url, when in self._cancelled.items() if now < when + _LONG]
-        if cancelled:
-            return cancelled
-        long = {
-            watch: attempt.url
-            for watch, attempt in self._attempts.items()
-            if now >= attempt.begun + _LONG
-        }
-        silent = [url for watch, url in long.items() if watch.wait(now) >= _LONG]
-        failed = [url for url, when in self._failed.items() if now < when + _RECENT]
-        return list(dict.fromkeys([*(silent or long.values()), *failed]))
 
 
 class Outages:
@@ -179,7 +123,6 @@ class Contestants:
     is_part: bool = False
     """Whether there are others, which take no part."""
     _health: dict[PortalReader, Health] = field(default_factory=dict)
-    _under_way: AttemptsUnderWay = field(default_factory=AttemptsUnderWay)
     _questions: dict[PortalReader, _Question] = field(default_factory=dict)
 
     @property
@@ -251,8 +194,23 @@ class Contestants:
         ]
 
     def waited_for(self) -> Sequence[str]:
-        """Return the portals for which an operation waited that is out of time now."""
-        return self._under_way.waited_for()
+        """Return the portals for which an operation waited that is out of time now: those of long
+        attempts that were just cancelled, else those that send nothing, else those that are busy;
+        and those that failed a moment ago, after a while.
+        """
+        now = trio.current_time()
+        health = {client: self.health(client) for client in self.clients}
+        given_up = [each.url for each in health if now < health[each].given_up_at + SILENCE]
+        if given_up:
+            return given_up
+        silent = [
+            client.url
+            for client in health
+            if any(now >= wait.since + SILENCE for wait in client.http.waits)
+        ]
+        busy = [client.url for client in health if client.http.in_flight]
+        failed = [each.url for each in health if now < health[each].failed_late_at + _RECENT]
+        return list(dict.fromkeys([*(silent or busy), *failed]))
 
     # --- signs of life
 
@@ -334,8 +292,7 @@ class Contestants:
         health, begun = self.health(client), trio.current_time()
         watch = watch or RequestWatch(health)
         try:
-            with self._under_way.noted(client.url, watch):
-                answer = await watched(watch, ask(client))
+            answer = await watched(watch, ask(client))
         except RolledBackError:  # it works, and is only behind
             health.answered(trio.current_time(), begun, is_good=False)
             raise

@@ -115,6 +115,10 @@ class Health:
     """Whether a trial is under way that shows whether it works again."""
     late_attempts: int = 0
     """That go on in the background."""
+    given_up_at: float = -math.inf
+    """When an attempt that took long was last cancelled."""
+    failed_late_at: float = -math.inf
+    """When one last failed."""
     watchers: set[Callable[[], None]] = field(default_factory=set)
     """Called when it begins to pause."""
     _is_closed: bool = True
@@ -171,6 +175,8 @@ class Health:
             is_outage_over = -math.inf < self.outage_until <= now
             if is_slow or is_last or is_outage_over:
                 self._away_until = now + AWAY
+        if waited >= SILENCE:
+            self.failed_late_at = now
         is_mute = isinstance(error, PortalTimeoutError) or error.unreached is not None
         if is_mute and waited >= SILENCE and self._sign_at <= now - waited:
             self._is_silent = True
@@ -205,7 +211,10 @@ class Health:
 
     def given_up(self, now: float, begun: float) -> None:
         """Note an attempt that somebody cancelled. It may have been one more that was in vain."""
-        if self._is_silent and now - begun >= SILENCE and self._sign_at < begun:
+        if now - begun < SILENCE:
+            return
+        self.given_up_at = now
+        if self._is_silent and self._sign_at < begun:
             self._no_sign_at = now
 
     def gave_sign(self, now: float, *, is_awake: bool = False) -> None:

@@ -55,7 +55,7 @@ class Portals(Contestants):
         over, in the background; it may outlast the call.
         """
         if probe is not None and not self.is_alone:
-            self._start_trials(probe)
+            self.start_trials(probe)
         race = await Race(self, ask, Want(is_hedged=hedged), urgent=urgent).run()
         for answer in race.answers.values():
             return answer
@@ -71,7 +71,7 @@ class Portals(Contestants):
         """
         if self.is_alone:
             return [await self.first(ask)]
-        self._start_trials(ask)
+        self.start_trials(ask)
         race = await Race(self, ask, ALL, insists=insists).run()
         if not race.answers:
             raise race.error
@@ -131,7 +131,7 @@ class Portals(Contestants):
 
     # --- trials
 
-    def _start_trials(self, ask: Ask[object]) -> None:
+    def start_trials(self, ask: Ask[object]) -> None:
         """Ask the portals whose pause is over, if another one does the work. Each is a hedge."""
         if self.background is None:
             return

@@ -43,7 +43,6 @@ _MOST_TRIES = 3  # of a portal that goes on asking for pauses
 _OUTAGE_PAUSE = 0.2, 0.5  # seconds between two attempts at a portal that may be restarting
 _OTHER = "; another portal had one"
 _LATE_LIMIT = 2  # attempts that go on at one portal, which has other uses for its connections
-_SPREAD = 0.1  # seconds over which operations that waited for the same portal are spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +164,6 @@ class Race(Generic[T]):
         self._is_closed = False  # whether nobody else is asked
         self._begun = trio.current_time()
         self._waits_until: float | None = None
-        self._spread = random.uniform(0, _SPREAD)
         self._turns = [
             _Turn(client, health, place, health.state(self._begun) is State.CLOSED)
             for place, client in enumerate(portals.clients)
@@ -317,7 +315,7 @@ class Race(Generic[T]):
             waits_until = self._waits_until or self._begun + self._portals.config.longest_wait
             is_soon = health.told_until <= waits_until
             may_wait = self._may_insist or health.told_until <= now
-            due = max(health.told_until + self._spread, turn.due)
+            due = max(health.told_until, turn.due)
             return due if is_soon and may_wait else math.inf
         if turn.tries:
             return turn.due if turn.tries < self._limit(turn, now) else math.inf

@@ -131,4 +131,6 @@ def _is_same(check: DownloadCheck, proof: ContentProof, body: UploadBody) -> boo
 
 def _wrong(portal: PortalReader, skylink: Skylink, what: str) -> DisprovedError:
     text = f"it gave the upload the skylink {skylink}, and has {what} there"
-    return DisprovedError(text, url=portal.url)
+    error = DisprovedError(text, url=portal.url)
+    _log.warning("%s", error)
+    return error

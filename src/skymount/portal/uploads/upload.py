@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import TypeVar
@@ -72,22 +73,23 @@ async def upload_copies(
     the skykey. What can be read only once goes to no other portal once that has begun. Errors of
     the sources are raised.
     """
-    left = portals.writable()
-    clients = left.ranked()
-    left = replace(left, clients=clients[:count] if body.is_encrypted else clients)
     upload = await _prepared(portals, body, on_fallback)
-    body, found = upload.body, upload.copies
+    chosen = portals.writable()
+    chosen.start_trials(_see_alive)
+    clients = chosen.ranked()
+    chosen = replace(chosen, clients=clients[:count] if body.is_encrypted else clients)
+    want = Want(count if upload.body.is_shared else 1, count, is_hedged=False)
 
     def is_quiet(runner: Runner, now: float) -> bool:
-        return _is_quiet(runner, now) and upload.race.has_next and not body.is_spent
+        return _is_quiet(runner, now) and upload.race.has_next and not upload.body.is_spent
 
-    while left.clients and (lacking := count - len(found.results)) > 0:
-        want = Want(lacking if body.is_shared else 1, lacking, is_hedged=False)
-        race = await upload.run(left, want, is_quiet, is_quiet)
-        if len(race.answers) < lacking:
-            break
-        left = replace(left, clients=[each for each in left.clients if each not in race.asked])
-    return found
+    await upload.run(chosen, want, is_quiet, is_quiet)
+    return upload.copies
+
+
+async def _see_alive(client: PortalReader) -> None:
+    if not await client.http.is_alive():
+        raise UnavailableError("it gives no sign of life", url=client.url)
 
 
 async def upload_to_all(
@@ -102,23 +104,21 @@ async def upload_to_all(
     """Upload to all portals that are not read-only, at once.
 
     Once so many have it as are `needed`, the others get `patience` seconds, and `extra` seconds for
-    each second that it took until then; one that takes nothing more for `patience` seconds is left
+    each second that it took until then; one that takes nothing, and gives no sign of life, is left
     before. One that failed lately is asked only if it is needed. While too few have it, portals
     that fail are asked again in further rounds, and those that said when they may be asked again
     are waited for. The sources must be shared ones. Errors of the sources are raised.
     """
     upload = await _prepared(portals, body)
-    begun = trio.current_time()
-    end = enough_at = math.inf
+    begun, end = trio.current_time(), math.inf
 
     def is_late(runner: Runner, now: float) -> bool:
-        nonlocal end, enough_at
+        nonlocal end
         if len(upload.race.answers) < needed:
             return now - runner.begun >= patience
         if end == math.inf:
-            enough_at = now
             end = now + time_for_others(now - begun, patience, extra)
-        return now >= end or min(runner.watch.quiet(now), now - enough_at) >= patience
+        return now >= end
 
     def is_quiet(runner: Runner, now: float) -> bool:
         return _is_quiet(runner, now) and len(upload.race.answers) >= needed
@@ -196,7 +196,6 @@ class _Upload:
     """One body on its way to portals."""
 
     race: Race[UploadResult]
-    """The last one."""
 
     def __init__(
         self,
@@ -209,8 +208,9 @@ class _Upload:
         self.body = body
         self.copies = Copies(portals)
         self._on_fallback = on_fallback
-        self._is_known = bool(skylinks)
-        self._right = set(skylinks)
+        self._computed = skylinks
+        self._counts: Skylink | None = None
+        """The first that was computed or proved; of larger content, that was shown."""
         self._can_be_shown = not body.is_encrypted and not body.is_dry_run
         self._sent: dict[PortalReader, int] = {}
 
@@ -221,13 +221,13 @@ class _Upload:
         is_late: Callable[[Runner, float], bool],
         is_quiet: Callable[[Runner, float], bool],
         rounds: int = 1,
-    ) -> Race[UploadResult]:
-        """Upload to portals as it is wanted, and add what came of it to `copies`."""
+    ) -> None:
+        """Upload to portals as it is wanted. Called once; `copies` is what came of it."""
         self.race = race = Race(
             replace(portals, config=replace(portals.config, rounds=rounds)),
             self._send,
             want,
-            is_good=lambda result: not self._is_known or result.skylink in self._right,
+            is_good=self._is_good,
             is_late=is_late,
             is_quiet=is_quiet,
             is_fatal=self._is_fatal,
@@ -236,15 +236,19 @@ class _Upload:
         await race.run()
         given = {**race.answers, **race.doubtful}
         failures = {each: why for each, why in race.shortfalls().items() if each not in given}
-        if not want.waits and (race.errors or given):  # nobody else had to be asked
-            failures = {each: failures[each] for each in race.errors}  # the last one last
+        if not want.waits and (race.errors or given):
+            failures = {each: failures[each] for each in race.errors}  # of those that were asked
         if self.body.is_spent and race.errors and len(race.asked) < len(portals.clients):
             client, error = race.errors.popitem()
             failures[client] = error.explained(after="; a pipe cannot be sent again")
-        self.copies.results |= {each: given[each] for each in portals.clients if each in given}
-        self.copies.failures |= failures
+        self.copies.results = {each: given[each] for each in portals.clients if each in given}
+        self.copies.failures = failures
         await self._settle()
-        return race
+
+    def _is_good(self, result: UploadResult) -> bool:
+        """Whether it is not worth another upload to find a right skylink."""
+        is_open = self._counts is None and not self._computed
+        return is_open or result.skylink == self._counts
 
     def _is_fatal(self, error: PortalError) -> bool:
         """Whether no other portal can have it: it would refuse it too, or a pipe was begun."""
@@ -259,9 +263,14 @@ class _Upload:
         finally:
             self._sent.pop(client, None)
         skylink = result.skylink
-        is_open = skylink not in self._right and self._can_be_shown
-        if is_open and await check(client, skylink, self.body, in_full=self._is_known):
-            self._right.add(skylink)
+        if skylink == self._counts:
+            return result
+        is_right = skylink in self._computed or (
+            self._can_be_shown
+            and await check(client, skylink, self.body, in_full=bool(self._computed))
+        )
+        if is_right and self._counts is None:
+            self._counts = skylink
         return result
 
     def _progress_of(self, client: PortalReader) -> Progress | None:
@@ -278,37 +287,28 @@ class _Upload:
 
     async def _settle(self) -> None:
         """Let one skylink count, the first that is proved, if they differ; say what is doubtful."""
-        results, copies = self.copies.results, self.copies
-        if len({each.skylink for each in results.values()}) > 1:
-            proved = await self._first_proved()
-            for client, result in [*results.items()] if proved else ():
-                if result.skylink != proved:
-                    text = f"it has the upload as {result.skylink}, and {proved} is proved"
-                    copies.failures[client] = error = BadContentError(text, url=client.url)
-                    _log.warning("%s", error)
-                    del results[client]
+        copies, results = self.copies, self.copies.results
         claims = [f"{client.url} has {each.skylink}" for client, each in results.items()]
-        doubtful = {each.skylink for each in results.values()} - self._right
-        if len({each.skylink for each in results.values()}) > 1:
+        skylinks = {each.skylink for each in results.values()}
+        counts = self._counts
+        if len(skylinks) > 1 and not self._computed:
+            counts = await self._first_proved()
+        if len(skylinks) > 1 and counts is None:
             said = "the portals gave it different skylinks, and none of them proved it: "
             copies.doubt = said + ", ".join(claims)
-        elif doubtful and (self._is_known or self._can_be_shown):
-            copies.doubt = f"nothing proves that the skylink is right: {', '.join(claims)}"
+        elif skylinks and counts is None and (self._computed or self._can_be_shown):
+            copies.doubt = f"nothing proves that the skylink is right: {claims[0]}"
+        if copies.doubt:
+            _log.warning("%s", copies.doubt)
+        for client in [*results] if counts else ():
+            if results[client].skylink != counts:
+                text = f"it has the upload as {results.pop(client).skylink}, and {counts} is proved"
+                copies.failures[client] = error = BadContentError(text, url=client.url)
+                _log.warning("%s", error)
 
     async def _first_proved(self) -> Skylink | None:
-        """Return the first proved skylink. Of what a portal encrypted nothing is proved."""
-        for client, result in [*self.copies.results.items()]:
-            if self._is_known:
-                is_proved = result.skylink in self._right
-            else:
-                try:
-                    is_proved = self._can_be_shown and await check(
-                        client, result.skylink, self.body, in_full=True
-                    )
-                except DisprovedError as error:
-                    self.copies.failures[client] = error
-                    del self.copies.results[client]
-                    continue
-            if is_proved:
-                return result.skylink
+        for client, result in self.copies.results.items():
+            with suppress(DisprovedError):
+                if await check(client, result.skylink, self.body, in_full=True):
+                    return result.skylink
         return None
