@@ -1,5 +1,7 @@
 """New content of entries: which revision it takes, and who is asked before."""
 
+from contextlib import closing
+
 import pytest
 import trio
 
@@ -386,3 +388,24 @@ async def test_edit_of_what_all_portals_lost(
     one.forget(PAIR.public_key, ref().tweak)
     with pytest.raises(StaleEntryError, match="it is gone, the change was made from revision 3"):
         await both.write(ref(), PAIR, b"base, edited", base)
+
+
+async def test_edit_that_two_others_overtook_is_kept(
+    alone: VerifiedRegistry, one: FakeRegistry, ledger: Ledger, autojump_clock: object
+):
+    """G12: another process took its place in the outbox, and then somebody else was faster."""
+    one.set(signed(b"base", 0))
+    base = await alone.read(ref())
+
+    def overtake() -> None:
+        if unsent(ledger):
+            one.before = lambda: None
+            with closing(Ledger(ledger.path, process=1)) as other:
+                other.claim(ref(), PAIR, b"later", 0, [one.url])
+            one.set(signed(b"theirs", 9))
+
+    one.before = overtake
+    with pytest.raises(StaleEntryError):
+        await alone.write(ref(), PAIR, b"edit", base)
+    found = [(each.data, each.status) for each in unsent(ledger)]
+    assert found == [(b"later", Status.WAITING), (b"edit", Status.CONFLICT)]

@@ -359,14 +359,14 @@ class Ledger:
 
     def fail(
         self, number: int, reason: str, status: Status = Status.FAILED, pause: float = 0.0
-    ) -> None:
-        """Record why a write could not be posted; it stays pending.
+    ) -> bool:
+        """Record why a write could not be posted; it stays pending. False if it is gone.
 
         Nothing is recorded while another process is posting it: that one records how it ends.
         """
         stamp = self._stamp()
         fail = partial(outbox.fail, number=number, reason=reason, status=status, stamp=stamp)
-        self.database.write(partial(fail, next_at=stamp.now + pause))
+        return self.database.write(partial(fail, next_at=stamp.now + pause))
 
     def is_pending(self, ref: EntryId) -> bool:
         """Whether there is a write to an entry that a later one would take the place of."""

@@ -266,15 +266,16 @@ def begin(db: sqlite3.Connection, number: int, stamp: Stamp, *, only_last: bool)
 
 def fail(
     db: sqlite3.Connection, number: int, reason: str, status: Status, next_at: float, stamp: Stamp
-) -> None:
-    """Record why a write could not be posted. Nothing is recorded while another process posts it:
-    that one records how it ends.
+) -> bool:
+    """Record why a write could not be posted; False if it is gone. Nothing is recorded while
+    another process posts it: that one records how it ends.
     """
     query = (
         "UPDATE outbox SET reason = ?, process = NULL, status = ?, next_at = ?,"
         " attempts = attempts + 1 WHERE id = ? AND (process IS NULL OR process = ?)"
     )
     db.execute(query, (one_line(reason), status.value, next_at, number, stamp.process))
+    return db.execute("SELECT 1 FROM outbox WHERE id = ?", (number,)).fetchone() is not None
 
 
 def accept(db: sqlite3.Connection, number: int, signed: SignedEntry) -> dict[str, bool]:

@@ -303,6 +303,7 @@ class VerifiedRegistry(EntryReader):
             if cached and cached.requested_at > trio.current_time() - self._fresh_for:
                 known = cached
         portals: Sequence[str] = ()
+        is_new = number is None
         try:
             writable = (among or self.portals).writable()  # fails before anything is signed
             portals = [each.url for each in writable.clients if each.url not in lacking]
@@ -325,7 +326,7 @@ class VerifiedRegistry(EntryReader):
                     return state
             raise RevisionConflictError(f"somebody else was faster {CONFLICTS} times")
         except BaseException as error:
-            await self._failed(ref, data, base, number, error, portals, lacking)
+            await self._failed(ref, data, base, number, error, portals, lacking, is_new=is_new)
             raise
 
     async def _post(
@@ -386,11 +387,12 @@ class VerifiedRegistry(EntryReader):
         portals: Sequence[str] = (),
         lacking: Collection[str] = (),
         *,
+        is_new: bool = False,
         before: Status = Status.FAILED,
     ) -> None:
         """Keep content that was not posted in the outbox, with the reason; without a `number` it is
-        new there, written for the `portals`. A CONFLICT `before` stays one. What can never be
-        posted is not kept.
+        new there, written for the `portals`. A CONFLICT `before` stays one; a new one is kept also
+        if another process has written since. What can never be posted is not kept.
         """
         reason = str(error) if isinstance(error, SkymountError) else "interrupted"
         made_from = None if base is None else base.revision
@@ -398,9 +400,11 @@ class VerifiedRegistry(EntryReader):
         status = Status.CONFLICT if is_conflict else status_after(error, base)
 
         def keep() -> Sequence[Pending]:
+            is_there = False
             if number is not None:
-                self.ledger.fail(number, reason, status, _FIRST_PAUSE)
-            elif data != DELETED:
+                is_there = self.ledger.fail(number, reason, status, _FIRST_PAUSE)
+            is_lost = number is None or (is_new and status is Status.CONFLICT)
+            if is_lost and not is_there and data != DELETED:
                 what = ref, data, reason, made_from, portals, lacking
                 return self.ledger.keep(*what, status, _FIRST_PAUSE)
             return ()
