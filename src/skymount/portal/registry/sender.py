@@ -202,9 +202,8 @@ class Sender:
             except UnavailableError:
                 raise
             except KeyringError as error:  # it may be there again tomorrow
-                pause = _pause_of(pending)
                 fail = partial(self._ledger.fail, pending.id, str(error), pending.status)
-                await self._from_ledger(partial(fail, pause=pause))
+                await self._from_ledger(fail)
             except StorageError as error:  # it is gone, or somebody else is at it
                 log.info("registry entry %s: %s", ref, error)
             except StaleEntryError as error:
