@@ -209,13 +209,15 @@ def test_damaged_write_is_refused(ledger: Ledger):
 
 def test_summary_is_one_line(ledger: Ledger) -> None:
     """G12: `umount` and the log say how much is pending."""
-    assert summary(ledger.pending()) == ""
+    assert summary(ledger.count_unsent()) == ""
     ledger.keep(REF, b"x", "down", portals=[A, B])
     ledger.owe(signed(tweak=bytes(32)), None, [A], "down")
-    assert summary(ledger.pending()).startswith("1 change of registry entries could not be posted")
+    assert summary(ledger.count_unsent()).startswith(
+        "1 change of registry entries could not be posted"
+    )
     ledger.keep(ref("b"), b"x", "down", portals=[A])
-    assert summary(ledger.pending()).startswith("2 changes of")
-    assert summary(ledger.pending()).endswith("see `skymount registry pending`")
+    assert summary(ledger.count_unsent()).startswith("2 changes of")
+    assert summary(ledger.count_unsent()).endswith("see `skymount registry pending`")
 
 
 # --- what becomes of a write

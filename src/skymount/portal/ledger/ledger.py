@@ -376,6 +376,10 @@ class Ledger:
         """Return all that is still to be sent, the oldest first."""
         return self._read(outbox.select, [])
 
+    def count_unsent(self) -> int:
+        """Return how many writes could not be posted."""
+        return self._read(outbox.count_unsent, 0)
+
     def get(self, number: int) -> Pending | None:
         found: list[Pending] = []
         found = self._read(lambda db: outbox.select(db, "WHERE id = ?", (number,)), found)

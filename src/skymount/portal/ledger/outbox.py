@@ -161,9 +161,8 @@ class Stamp:
     now: float
 
 
-def summary(pending: Sequence[Pending]) -> str:
-    """Return one line that says how much could not be posted; empty when nothing is."""
-    count = sum(not each.accepted for each in pending)
+def summary(count: int) -> str:
+    """Return one line that says how many writes could not be posted; empty when none is left."""
     changes = "1 change" if count == 1 else f"{count} changes"
     text = "of registry entries could not be posted: see `skymount registry pending`"
     return f"{changes} {text}" if count else ""
@@ -478,6 +477,12 @@ def select(db: sqlite3.Connection, where: str = "", values: Sequence[object] = (
     query = f"SELECT {_COLUMNS} FROM outbox {where} ORDER BY id, row"
     rows = db.execute(query, values).fetchall()
     return [_parse(list(group)) for _, group in groupby(rows, itemgetter(0))]
+
+
+def count_unsent(db: sqlite3.Connection) -> int:
+    """Return how many writes there are that are not accepted."""
+    query = "SELECT count(DISTINCT id) FROM outbox WHERE NOT accepted"
+    return int(db.execute(query).fetchone()[0])
 
 
 def is_pending(db: sqlite3.Connection, key: Key) -> bool:

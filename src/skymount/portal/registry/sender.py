@@ -286,7 +286,7 @@ class Sender:
     # --- the log
 
     async def _count(self, *, is_last: bool = False) -> None:
-        text = summary(await self._from_ledger(self._ledger.pending) or ())
+        text = summary(await self._from_ledger(self._ledger.count_unsent) or 0)
         if text and text != self._last_summary and not is_last:
             log.warning(text)
         self._last_summary = text
