@@ -182,12 +182,22 @@ def test_a_silent_portal_is_asked_once(home: Sandbox, silent: FakePortal, comman
     assert set(times_asked(silent).values()) == {1}
 
 
-def test_a_portal_that_stalls_in_a_body_is_asked_once(sandbox: Sandbox, fake: FakePortal) -> None:
+def test_a_portal_that_stalls_in_a_body(sandbox: Sandbox, fake: FakePortal) -> None:
+    """R14: it is asked for the rest again, as long as part of it comes, three times at most."""
     fake.add(LONG)
-    fake.fault(faults.stalls_after(100), "^GET /[^/]*[?/]")
-    said = asking(sandbox, fake).fail("cat", LONG.name, "--timeout", "1", code=1)
+    box, content = asking(sandbox, fake), "^GET /[^/]*[?/]"
+    fake.fault(faults.stalls_after(100), content)
+    said = box.fail("cat", LONG.name, "--timeout", "1", code=1)
     assert "no answer in time: silent for 1 s" in said
-    assert len(fake.asked("^GET /[^/]*[?/]")) == 1
+    assert len(fake.asked(content)) == 3
+    fake.heal()
+    fake.fault(faults.stalls_after(100_000), content, 1)
+    assert box.succeed("cat", f"{LONG.name}/long", "--timeout", "1").encode() == LONG.payload
+    fake.heal()
+    fake.fault(faults.stalls_after(-1), content)
+    fake.requests.clear()
+    box.fail("cat", LONG.name, "--timeout", "1", code=1)
+    assert len(fake.asked(content)) == 1
 
 
 def test_bytes_of_a_head_are_no_progress(sandbox: Sandbox, fake: FakePortal) -> None:

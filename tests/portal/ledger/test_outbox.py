@@ -16,7 +16,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from skymount.errors import FrozenEntryError, StaleEntryError, StorageError
-from skymount.portal.ledger import outbox
+from skymount.portal.ledger import entries, outbox
 from skymount.portal.ledger.entries import EntryId
 from skymount.portal.ledger.ledger import Ledger, ListedEntry, Write
 from skymount.portal.ledger.outbox import OwedTotal, Pending, Status, owed_summary, summary
@@ -120,7 +120,7 @@ def test_every_field_comes_back(
     given = ref(key)
     with closing(Ledger.open(path, lambda: 1000.0)) as ledger:
         number = ledger.claim(given, PAIR, data, revision - 1, [A, B], [C]).id
-        ledger.fail(number, reason, Status.WAITING, 7.0)
+        ledger.fail(number, reason, Status.WAITING)
         ledger.keep(EntryId(KEY, TWEAK), data, reason, revision, [], [B])
     with closing(Ledger.open(path, lambda: 1000.0)) as ledger:
         one, two = ledger.pending()
@@ -128,7 +128,7 @@ def test_every_field_comes_back(
         assert (one.id, one.public_key, one.tweak, one.data_key) == (number, *given.key, key)
         assert (one.data, one.signed, one.base) == (data, made, revision - 1)
         assert (one.portals, one.lacking, one.accepted) == ((A, B), (C,), False)
-        assert (one.status, one.next_at, one.attempts) == (Status.WAITING, 1007.0, 1)
+        assert (one.status, one.next_at, one.attempts) == (Status.WAITING, 1001.0, 1)
         assert (one.created, one.is_posting) == (1000.0, False)
         assert one.reason == two.reason
         assert one.reason.isprintable()
@@ -209,13 +209,15 @@ def test_damaged_write_is_refused(ledger: Ledger):
 
 def test_summary_is_one_line(ledger: Ledger) -> None:
     """G12: `umount` and the log say how much is pending."""
-    assert summary(ledger.pending()) == ""
+    assert summary(ledger.count_unsent()) == ""
     ledger.keep(REF, b"x", "down", portals=[A, B])
     ledger.owe(signed(tweak=bytes(32)), None, [A], "down")
-    assert summary(ledger.pending()).startswith("1 change of registry entries could not be posted")
+    assert summary(ledger.count_unsent()).startswith(
+        "1 change of registry entries could not be posted"
+    )
     ledger.keep(ref("b"), b"x", "down", portals=[A])
-    assert summary(ledger.pending()).startswith("2 changes of")
-    assert summary(ledger.pending()).endswith("see `skymount registry pending`")
+    assert summary(ledger.count_unsent()).startswith("2 changes of")
+    assert summary(ledger.count_unsent()).endswith("see `skymount registry pending`")
 
 
 # --- what becomes of a write
@@ -297,20 +299,21 @@ def test_what_turns_up_at_a_portal_is_accepted(ledger: Ledger):
 
 
 def test_failures_are_recorded(ledger: Ledger, clock: Clock):
-    """A write is due again after the pause, once it is not being posted."""
+    """A write is due again after a pause that grows, once it is not being posted."""
     write = claim(ledger)
     assert due(ledger) == []
     assert ledger.next_at(A, with_content=False) is None
-    ledger.fail(write.id, "down", Status.WAITING, 5.0)
-    assert due(ledger) == []
-    assert ledger.next_at(A, with_content=False) == 5.0
-    clock.now += 5
-    assert [each.id for each in due(ledger)] == [write.id]
+    for pause in (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0):
+        ledger.fail(write.id, "down", Status.WAITING)
+        assert due(ledger) == []
+        assert ledger.next_at(A, with_content=False) == pause
+        clock.now += pause
+        assert [each.id for each in due(ledger)] == [write.id]
     ledger.fail(write.id, "refused")
     assert due(ledger) == []
 
 
-def test_due_is_what_was_written_last(ledger: Ledger) -> None:
+def test_due_is_what_was_written_last(ledger: Ledger, clock: Clock) -> None:
     """G12: of each entry only what was written last, if that waits for a portal."""
     waiting = {"status": Status.WAITING}
     ledger.keep(ref("a"), b"older", "down", 0, [A], **waiting)  # type: ignore[arg-type]
@@ -320,6 +323,7 @@ def test_due_is_what_was_written_last(ledger: Ledger) -> None:
     ledger.keep(ref("c"), b"edit", "changed", 0, [A], status=Status.CONFLICT)
     ledger.keep(ref("d"), b"else", "down", 0, [B], **waiting)  # type: ignore[arg-type]
     ledger.keep(ref("e"), b"content", "down", 0, [B], [A], **waiting)  # type: ignore[arg-type]
+    clock.now += 1
     assert [each.data for each in due(ledger)] == [b"last"]
     assert due(ledger, with_content=True) == []
 
@@ -394,15 +398,15 @@ def test_what_a_process_posts_is_released_when_it_dies(path: Path):
 
 def test_process_runs_until_it_ends():
     """The name of a process that ended is nobody's, also if it was not waited for."""
-    assert outbox.is_running(outbox.name_of(os.getpid()))
+    assert entries.is_running(entries.name_of(os.getpid()))
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        name = outbox.name_of(child.pid)
-        assert outbox.is_running(name)
+        name = entries.name_of(child.pid)
+        assert entries.is_running(name)
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert not outbox.is_running(name)
-        assert not outbox.is_running(name.split()[0] + " 1")
-    assert not outbox.is_running(None)
+        assert not entries.is_running(name)
+        assert not entries.is_running(name.split()[0] + " 1")
+    assert not entries.is_running(None)
 
 
 _CLAIMING = """
@@ -598,7 +602,7 @@ def test_time_beyond_the_longest_pause_is_due(ledger: Ledger, clock: Clock, ahea
     clock.now += ahead
     ledger.owe(signed(), "a", [A], "down")
     ledger.put_off(signed(), A, "down", 1.0)
-    ledger.keep(ref("b"), b"x", "down", 0, [A], status=Status.WAITING, pause=1.0)
+    ledger.keep(ref("b"), b"x", "down", 0, [A], status=Status.WAITING)
     clock.now -= ahead
     assert len(due(ledger)) == 2
     wait = ledger.next_at(A, with_content=False)

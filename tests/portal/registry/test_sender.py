@@ -668,3 +668,20 @@ async def test_a_portal_that_hangs_is_given_up_in_time(
         await trio.sleep(100)
         assert unsent(ledger) == []
         assert one.ever[-1].entry.data == b"new"
+
+
+async def test_write_that_needs_a_portal_that_is_away_is_not_tried_all_the_time(
+    ledger: Ledger, one: FakeRegistry, two: FakeRegistry, autojump_clock: object
+) -> None:
+    """The portal that works is asked with growing pauses too."""
+    one.always = two.always = "down"
+    async with running(ledger, one, two, policy=WritePolicy.ALL, fresh=0) as (entries, _):
+        await fail(entries, b"x")
+        one.always = ""
+        await trio.sleep(600)
+        asked = one.requests
+        await trio.sleep(600)
+        assert 600 / LAST_PAUSE - 2 <= one.requests - asked <= 4 * 600 / LAST_PAUSE
+        two.always = ""
+        assert await until(lambda: not ledger.pending()) < LAST_PAUSE + 10
+        assert at(one) == at(two) == b"x"

@@ -247,7 +247,7 @@ def _warn_of_pending() -> None:
         if not ledger.path.exists():
             return
         try:
-            texts = [summary(ledger.pending()), owed_summary(ledger.totals())]
+            texts = [summary(ledger.count_unsent()), owed_summary(ledger.totals())]
         except StorageError as error:
             texts = [str(error)]
     for text in filter(None, texts):

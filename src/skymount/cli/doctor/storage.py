@@ -61,7 +61,7 @@ def check_ledger(path: Path) -> Finding:
     with contextlib.closing(Ledger(path)) as opened:
         try:
             opened.prepare()
-            texts = summary(opened.pending()), owed_summary(opened.totals())
+            texts = summary(opened.count_unsent()), owed_summary(opened.totals())
         except StorageError as error:
             return failure(subject, str(error))
     text = "; ".join(filter(None, texts))

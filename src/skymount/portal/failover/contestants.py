@@ -39,8 +39,8 @@ from skymount.portal.http.request_watch import RequestWatch, watched
 
 T = TypeVar("T")
 
+_SIGN_TIME = 1.5  # seconds that a portal has for a sign of life, and before for the connection
 _GRACE = 0.1  # seconds in which this program takes note of what came, if it stood still
-_SIGN_TIME = 2.0  # seconds that a question for a sign of life takes at most
 _ALONE_SIGN_TIME = 4.0  # the same of the only portal
 
 
@@ -79,6 +79,7 @@ class Outages:
         """`wait` is `wait_for_portal` in seconds: operations may take so much longer."""
         self.longest = max(OUTAGE, wait)
         self._is_longer = wait > 0
+        self._is_on = False
         self._limits: dict[trio.CancelScope, float] = {}
 
     @contextmanager
@@ -94,10 +95,18 @@ class Outages:
             finally:
                 del self._limits[scope]
 
-    def begins(self, until: float) -> None:
+    def begin(self, until: float) -> None:
         """Let the operations that are under way take longer."""
-        for scope, seconds in self._limits.items() if self._is_longer else ():
+        self._is_on = self._is_longer
+        for scope, seconds in self._limits.items() if self._is_on else ():
             scope.deadline = max(scope.deadline, until + seconds)
+
+    def end(self) -> None:
+        """Let them take their time from now on: a portal answers."""
+        now = trio.current_time()
+        for scope, seconds in self._limits.items() if self._is_on else ():
+            scope.deadline = min(scope.deadline, now + seconds)
+        self._is_on = False
 
 
 @dataclass(slots=True)
@@ -170,7 +179,11 @@ class Contestants:
 
     @property
     def outage_until(self) -> float:
-        """Until when operations wait for a portal that may be restarting; -inf if there is none."""
+        """Until when operations wait for a portal that may be restarting; -inf if there is none, or
+        another one works.
+        """
+        if not self.is_alone and self.has_working():
+            return -math.inf
         return max((self.health(each).outage_until for each in self.clients), default=-math.inf)
 
     def limit(self, seconds: float) -> AbstractContextManager[None]:
@@ -229,20 +242,22 @@ class Contestants:
         return question
 
     async def _ask_for_sign(self, client: PortalReader, question: _Question) -> None:
-        def sent() -> None:
+        def connected() -> None:
             if not self.is_alone:
-                scope.deadline = min(scope.deadline, trio.current_time() + SILENCE)
+                scope.deadline = trio.current_time() + _SIGN_TIME
 
         is_alive = False
         try:
             with trio.move_on_after(_ALONE_SIGN_TIME if self.is_alone else _SIGN_TIME) as scope:
-                is_alive = await client.http.is_alive(sent)
+                is_alive = await client.http.is_alive(connected)
         finally:
             del self._questions[client]
             question.ended.set()
-        health = self.health(client)
-        note = health.gave_sign if is_alive else health.gave_no_sign
-        note(trio.current_time())
+        health, now = self.health(client), trio.current_time()
+        if is_alive:
+            health.gave_sign(now)
+        elif now < scope.deadline + SILENCE / 2:  # else this program stood still
+            health.gave_no_sign(now)
 
     async def ask_for_signs(self) -> None:
         """Ask all portals for a sign of life, and wait for the answers."""
@@ -338,4 +353,5 @@ class Contestants:
             health.given_up(trio.current_time(), begun)
             raise
         health.answered(trio.current_time(), begun)
+        self.outages.end()
         return answer

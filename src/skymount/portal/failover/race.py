@@ -93,6 +93,8 @@ class _Turn:
     asked_at: float = -math.inf
     again_at: float | None = None
     """When it is asked again that may be restarting."""
+    has_sent: bool = False
+    """Whether part of a body came in the last attempt, so that the next one may go on."""
     is_over: bool = False
     """Whether it has said its last word, or is being asked."""
 
@@ -147,6 +149,8 @@ class Race(Generic[T]):
         """Of portals whose last attempt failed."""
         self.late: dict[PortalReader, PortalError] = {}
         """Of portals that are still at it, in the background."""
+        self.left: list[PortalReader] = []
+        """That were left while they were late."""
         self.handled = trio.Event()
         """To be set once the outcome is recorded."""
         self._portals = portals
@@ -333,7 +337,7 @@ class Race(Generic[T]):
         is_spared = is_spared or (turn.health.is_silent and not may_wait)
         config = self._portals.config
         was_silent = isinstance(self.errors.get(turn.client), PortalTimeoutError)
-        is_spared = is_spared or (was_silent and not config.after_silence)
+        is_spared = is_spared or (was_silent and not (config.after_silence or turn.has_sent))
         return 1 if is_spared else config.rounds
 
     @property
@@ -379,6 +383,7 @@ class Race(Generic[T]):
             self._crashed(client, error)
         finally:
             self._running.remove(runner)
+            turn.has_sent = runner.watch.has_received
             turn.health.watchers.discard(self._wake)
             if runner.is_left:
                 turn.health.late_attempts -= 1
@@ -420,7 +425,7 @@ class Race(Generic[T]):
                 turn.tries -= 1  # which counts no attempt
                 turn.again_at = now + random.uniform(*_OUTAGE_PAUSE)
                 if turn.health.begins_outage():
-                    self._portals.outages.begins(turn.health.outage_until)
+                    self._portals.outages.begin(turn.health.outage_until)
                     log.warning(
                         "%s: it may be restarting, so operations wait: %s", turn.client.url, error
                     )
@@ -539,11 +544,14 @@ class Race(Generic[T]):
                 runner.pinged = None
         elif health.showed_no_sign(runner.pinged):
             self._give_up(runner, now)
+        else:
+            self._portals.ask_for_sign(runner.turn.client)  # unless it is being asked
 
     def _give_up(self, runner: Runner, now: float) -> None:
         if runner.is_given_up:
             return
         runner.is_given_up = True
+        self.left.append(runner.turn.client)
         waited = runner.watch.wait(now) if runner.pinged is None else now - runner.pinged
         error = _no_answer(runner, now)
         if not runner.watch.is_idle or self._judge is not None:

@@ -256,12 +256,12 @@ class HttpClient:
 
         await self._repeat(call, None, attempt)
 
-    async def is_alive(self, on_lent: Callable[[], None] = lambda: None) -> bool:
+    async def is_alive(self, on_connected: Callable[[], None] = lambda: None) -> bool:
         """Whether the portal responds to anything. It is asked beside all other requests, by one
-        task at a time; `on_lent` is called when it is this one's turn.
+        task at a time; `on_connected` is called when there is a connection for it.
         """
         call = self._call(requests.Request("HEAD", "/"), None, None)
-        more = {"on_lent": on_lent, "is_spare": True}
+        more = {"on_connected": on_connected, "is_spare": True}
         try:
             with translated(call):
                 request = _with_extensions(_prepared(call)[0], more)

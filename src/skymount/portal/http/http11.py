@@ -103,6 +103,7 @@ class HTTP11Connection:
         range         the value of a Range header, which is added
         head_limit    bytes of the response's head
         check_address called with each address that is connected to
+        on_connected  called once there is a connection
         """
         timeouts = request.extensions.get("timeout", {})
         limit = timeouts.get("head", math.inf)
@@ -121,6 +122,7 @@ class HTTP11Connection:
         stream = await self._connected(
             route, timeouts.get("connect"), request.extensions.get("check_address")
         )
+        request.extensions.get("on_connected", lambda: None)()
         self._state = ConnectionState.ACTIVE
         try:
             with _translated():

@@ -45,6 +45,7 @@ class RequestWatch:
         "_outgoing",
         "_outgoing_since",
         "_outgoing_was",
+        "has_received",
         "is_fresh",
     )
 
@@ -55,6 +56,8 @@ class RequestWatch:
         answer of a cache is wanted, as the last one was wrong.
         """
         self.is_fresh = is_fresh
+        self.has_received = False
+        """Whether anything of a body came."""
         self._meter = meter
         self._busy = busy
         self._heads: dict[object, float] = {}
@@ -109,6 +112,7 @@ class RequestWatch:
             found.waited += _waiting(found, now)
             found.waits_since = None
             found.size += size
+            self.has_received = self.has_received or size > 0
             self._meter.bytes_came(now)
 
     def body_closed(self, body: object) -> None:

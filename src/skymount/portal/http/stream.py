@@ -260,14 +260,17 @@ class SocketStream:
     def _bounded(
         self, timeout: float | None, error: type[httpx.TimeoutException]
     ) -> Iterator[None]:
-        """Raise an error when what is waited for takes longer."""
+        """Raise an error when what is waited for takes longer, unless the other side has taken
+        anything meanwhile of what the kernel holds.
+        """
         self.wait = wait = Wait.begin(timeout)
+        taken = self.sent()
         try:
             with trio.move_on_at(wait.until) as scope:
                 yield
         finally:
             self.wait = None
-        if scope.cancelled_caught:
+        if scope.cancelled_caught and self.sent() == taken:
             raise error(f"silent for {timeout:g} s")
 
     def _read(self, limit: int) -> bytes:

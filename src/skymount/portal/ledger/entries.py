@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skymount.errors import FrozenEntryError, MalformedError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import sqlite3
 
 Key = tuple[bytes, bytes]  # public key and tweak of an entry
+_REASON_LIMIT = 500  # characters of a reason that are kept
 
 # Data keys are stored as UTF-8 blobs, because SQLite's text ends at a NUL. Revisions are stored as
 # 8 bytes, because they have one bit more than SQLite's integers; blobs compare as the numbers do.
@@ -216,3 +218,31 @@ def encode_data_key(data_key: str | None) -> bytes | None:
 def decode_data_key(data_key: bytes | None) -> str | None:
     """Read a data key."""
     return None if data_key is None else data_key.decode()
+
+
+def one_line(reason: str) -> str:
+    """Return a reason as it is stored: printable, and not too long."""
+    text = "".join(c if c.isprintable() else " " for c in reason[:_REASON_LIMIT])
+    return text or "unknown"
+
+
+def name_of(process: int) -> str:
+    """Return a name that no other process has until the next boot."""
+    return f"{process} {_start_of(process)}"
+
+
+def is_running(process: str | None) -> bool:
+    """Whether the process of a name still runs."""
+    if not process:
+        return False
+    number, _, start = process.partition(" ")
+    return bool(start) and start == _start_of(int(number))
+
+
+def _start_of(process: int) -> str:
+    """Return when a process started, as ids are used again; empty if it is gone."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
+        return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
+    except (OSError, IndexError):
+        return ""

@@ -97,7 +97,7 @@ class Ledger:
         """Select a ledger; its first use opens it. `process` posts, by default this one."""
         self.path = path
         self.clock = clock
-        self._process = outbox.name_of(process or os.getpid())
+        self._process = entries.name_of(process or os.getpid())
         self._opening = threading.Lock()
         self._opened: Database | None = None
 
@@ -297,7 +297,6 @@ class Ledger:
         portals: Collection[str] = (),
         lacking: Collection[str] = (),
         status: Status = Status.FAILED,
-        pause: float = 0.0,
     ) -> list[Pending]:
         """Keep content for which no revision was claimed; return what was never posted, and whose
         place it took.
@@ -310,9 +309,17 @@ class Ledger:
         def write(db: sqlite3.Connection) -> list[Pending]:
             is_conflict = status is Status.CONFLICT
             gone = outbox.replace(db, ref.key, data, only_same=is_conflict)
-            stamp = self._stamp()
-            what = ref.key, data_key, data, base, portals, lacking, stamp
-            outbox.keep(db, *what, reason, status, stamp.now + pause)
+            stamp, made_from = self._stamp(), base
+            if made_from is None:
+                mark = entries.read_mark(db, ref.key)
+                made_from = -1 if mark is None else mark.revision
+            outbox.add(
+                *(db, ref.key, data_key, made_from, portals, lacking, stamp),
+                data=data,
+                reason=entries.one_line(reason),
+                status=status.value,
+                next_at=stamp.now + 1.0,
+            )
             return gone
 
         return self.database.write(write)
@@ -357,16 +364,14 @@ class Ledger:
 
         return self.database.write(record)
 
-    def fail(
-        self, number: int, reason: str, status: Status = Status.FAILED, pause: float = 0.0
-    ) -> bool:
-        """Record why a write could not be posted; it stays pending. False if it is gone.
+    def fail(self, number: int, reason: str, status: Status = Status.FAILED) -> bool:
+        """Record why a write could not be posted; it stays pending, and is due again after a pause
+        that grows with each failure. False if it is gone.
 
         Nothing is recorded while another process is posting it: that one records how it ends.
         """
-        stamp = self._stamp()
-        fail = partial(outbox.fail, number=number, reason=reason, status=status, stamp=stamp)
-        return self.database.write(partial(fail, next_at=stamp.now + pause))
+        fail = partial(outbox.fail, number=number, reason=reason, status=status)
+        return self.database.write(partial(fail, stamp=self._stamp()))
 
     def is_pending(self, ref: EntryId) -> bool:
         """Whether there is a write to an entry that a later one would take the place of."""
@@ -375,6 +380,10 @@ class Ledger:
     def pending(self) -> list[Pending]:
         """Return all that is still to be sent, the oldest first."""
         return self._read(outbox.select, [])
+
+    def count_unsent(self) -> int:
+        """Return how many writes could not be posted."""
+        return self._read(outbox.count_unsent, 0)
 
     def get(self, number: int) -> Pending | None:
         found: list[Pending] = []
@@ -404,15 +413,11 @@ class Ledger:
         """
         encoded = encode(data_key)
 
-        def known(db: sqlite3.Connection) -> bool:
-            is_owed = partial(outbox.is_owed, needs_content=needs_content, is_own=is_own)
-            return all(is_owed(db, signed, each) for each in portals)
-
         def owe(db: sqlite3.Connection) -> int:
             owed = partial(outbox.owe, db, signed, encoded, stamp=self._stamp(), reason=reason)
             return sum([owed(p, needs_content=needs_content, is_own=is_own) for p in portals])
 
-        return 0 if self.database.read(known) else self.database.write(owe)
+        return self.database.write(owe)
 
     def begin_owed(self, signed: SignedEntry, portal: str) -> bool:
         """Mark what a portal is owed as being posted by this process.
@@ -449,9 +454,10 @@ class Ledger:
 
     def release(self) -> int:
         """Make due what processes were posting that died; return how many processes."""
-        dead: list[str] = self._read(outbox.dead_processes, [])
+        dead: list[tuple[str]] = self._read(outbox.dead_processes, [])
+        query = "UPDATE outbox SET process = NULL, next_at = 0 WHERE process = ?"
         if dead:
-            self.database.write(lambda db: outbox.release(db, dead))
+            self.database.write(lambda db: db.executemany(query, dead))
         return len(dead)
 
     def totals(self) -> list[OwedTotal]:
@@ -600,5 +606,5 @@ def _user_of(path: Path) -> str:
             with suppress(OSError):
                 words = Path(f"/proc/{fields[-4]}/cmdline").read_bytes().split(b"\0")
                 command = b" ".join(words).decode(errors="replace").strip()
-                return f"process {fields[-4]} ({outbox.one_line(command)})"
+                return f"process {fields[-4]} ({entries.one_line(command)})"
     return "another process"

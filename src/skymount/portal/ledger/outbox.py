@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skymount.errors import MalformedError
@@ -28,6 +27,8 @@ from skymount.portal.ledger.entries import (
     encode_revision,
     is_older,
     is_rolled_back,
+    is_running,
+    one_line,
     read_mark,
 )
 from skymount.wire.registry_entry import Entry, SignedEntry
@@ -39,12 +40,12 @@ LIMIT = 10_000  # entries that are owed to one portal
 LONGEST_PAUSE = 300.0
 """Seconds until a row is due again, at most. One that is due later than that was put off by a clock
 that was wrong, and is due."""
+WRITE_PAUSE = 30.0  # seconds until a write that could not be posted is sent again, at most
 POSTING_TIME = 40.0  # seconds after which what this process posts now is due again
 INTERRUPTED = "interrupted while it was posted"
 LACKS_CONTENT = "the content behind the entry could not be sent there"
 
 UNASKED = "it was sent when this portal was not in use"
-_REASON_LIMIT = 500  # characters of a reason that are kept
 _DROPPED_AT_ONCE = LIMIT // 10  # of the oldest, beyond the limit
 
 # Accepted rows of an older revision and a write that is not accepted go to one portal side by side:
@@ -160,9 +161,8 @@ class Stamp:
     now: float
 
 
-def summary(pending: Sequence[Pending]) -> str:
-    """Return one line that says how much could not be posted; empty when nothing is."""
-    count = sum(not each.accepted for each in pending)
+def summary(count: int) -> str:
+    """Return one line that says how many writes could not be posted; empty when none is left."""
     changes = "1 change" if count == 1 else f"{count} changes"
     text = "of registry entries could not be posted: see `skymount registry pending`"
     return f"{changes} {text}" if count else ""
@@ -219,30 +219,40 @@ def put(
     if number is not None and db.execute(query, (*posting.values(), number)).rowcount:
         return number
     key = (signed.public_key, signed.entry.tweak)
-    return _add(db, key, data_key, base, portals, lacking, stamp, **posting)
+    return add(db, key, data_key, base, portals, lacking, stamp, **posting)
 
 
-def keep(
+def add(
     db: sqlite3.Connection,
     key: Key,
     data_key: bytes | None,
-    data: bytes,
     base: int | None,
     portals: Collection[str],
     lacking: Collection[str],
     stamp: Stamp,
-    reason: str,
-    status: Status,
-    next_at: float,
+    **state: object,
 ) -> int:
-    """Add a write for which no revision was claimed; return its number. `base` is by default the
-    highest revision seen.
-    """
-    if base is None:
-        mark = read_mark(db, key)
-        base = -1 if mark is None else mark.revision
-    state = {"reason": one_line(reason), "status": status.value, "next_at": next_at}
-    return _add(db, key, data_key, base, portals, lacking, stamp, data=data, **state)
+    """Add the rows of a write, one for each portal; one without an address if there is none."""
+    number: int
+    query = "SELECT coalesce(max(seq), 0) + 1 FROM sqlite_sequence WHERE name = 'outbox'"
+    (number,) = db.execute(query).fetchone()
+    targets = dict.fromkeys(portals, 0) | dict.fromkeys(lacking, 1) or {"": 0}
+    for portal, needs_content in targets.items():
+        row = {
+            "id": number,
+            "portal": portal,
+            "public_key": key[0],
+            "tweak": key[1],
+            "data_key": data_key,
+            "base": None if base is None else encode_revision(base),
+            "accepted": 0,
+            "needs_content": needs_content,
+            "created": stamp.now,
+            **state,
+        }
+        names, marks = ", ".join(row), ", ".join("?" * len(row))
+        db.execute(f"INSERT INTO outbox ({names}) VALUES ({marks})", tuple(row.values()))
+    return number
 
 
 def begin(db: sqlite3.Connection, number: int, stamp: Stamp, *, only_last: bool) -> bool:
@@ -264,17 +274,17 @@ def begin(db: sqlite3.Connection, number: int, stamp: Stamp, *, only_last: bool)
     return True
 
 
-def fail(
-    db: sqlite3.Connection, number: int, reason: str, status: Status, next_at: float, stamp: Stamp
-) -> bool:
-    """Record why a write could not be posted; False if it is gone. Nothing is recorded while
-    another process posts it: that one records how it ends.
+def fail(db: sqlite3.Connection, number: int, reason: str, status: Status, stamp: Stamp) -> bool:
+    """Record why a write could not be posted, to be sent again after a pause that grows; False if
+    it is gone. Nothing is recorded while another process posts it: that one records how it ends.
     """
     query = (
-        "UPDATE outbox SET reason = ?, process = NULL, status = ?, next_at = ?,"
-        " attempts = attempts + 1 WHERE id = ? AND (process IS NULL OR process = ?)"
+        "UPDATE outbox SET reason = ?, process = NULL, status = ?, attempts = attempts + 1,"
+        " next_at = ? + min(?, 1 << min(attempts, 9)) WHERE id = ?"
+        " AND (process IS NULL OR process = ?)"
     )
-    db.execute(query, (one_line(reason), status.value, next_at, number, stamp.process))
+    values = (one_line(reason), status.value, stamp.now, WRITE_PAUSE, number, stamp.process)
+    db.execute(query, values)
     return db.execute("SELECT 1 FROM outbox WHERE id = ?", (number,)).fetchone() is not None
 
 
@@ -329,7 +339,7 @@ def owe(
         base = -1 if is_own else None
         portals, lacking = ([], [portal]) if needs_content else ([portal], [])
         what = {**_of_signed(signed), **more}
-        _add(db, key, data_key, base, portals, lacking, stamp, **what)
+        add(db, key, data_key, base, portals, lacking, stamp, **what)
         _keep_limit(db, portal)
         return True
     (old,) = found
@@ -342,19 +352,6 @@ def owe(
         return False
     _owe_newer(db, old, signed, data_key, is_own=is_own, needs_content=needs_content, **state)
     return True
-
-
-def is_owed(
-    db: sqlite3.Connection, signed: SignedEntry, portal: str, *, needs_content: bool, is_own: bool
-) -> bool:
-    """Whether a portal is known to be owed that entry, or a later revision."""
-    query = (
-        f"SELECT 1 FROM outbox WHERE {_OF_DEBT} AND (revision > ? OR signature = ?"
-        " AND needs_content >= ? AND (base IS NOT NULL) >= ?)"
-    )
-    entry = signed.entry
-    what = (encode_revision(entry.revision), signed.signature, needs_content, is_own)
-    return bool(db.execute(query, (signed.public_key, entry.tweak, portal, *what)).fetchone())
 
 
 def mark_paid(db: sqlite3.Connection, signed: SignedEntry, portals: Iterable[str]) -> None:
@@ -482,6 +479,12 @@ def select(db: sqlite3.Connection, where: str = "", values: Sequence[object] = (
     return [_parse(list(group)) for _, group in groupby(rows, itemgetter(0))]
 
 
+def count_unsent(db: sqlite3.Connection) -> int:
+    """Return how many writes there are that are not accepted."""
+    query = "SELECT count(DISTINCT id) FROM outbox WHERE NOT accepted"
+    return int(db.execute(query).fetchone()[0])
+
+
 def is_pending(db: sqlite3.Connection, key: Key) -> bool:
     """Whether there is a write to an entry that a later one would take the place of."""
     query = f"SELECT 1 FROM outbox WHERE {OF_KEY} AND NOT accepted AND status != 'conflict'"
@@ -522,16 +525,10 @@ def totals(db: sqlite3.Connection) -> list[OwedTotal]:
     ]
 
 
-def dead_processes(db: sqlite3.Connection) -> list[str]:
+def dead_processes(db: sqlite3.Connection) -> list[tuple[str]]:
     """Return the processes that ended while they posted something."""
     found = db.execute("SELECT DISTINCT process FROM outbox WHERE process IS NOT NULL").fetchall()
-    return [process for (process,) in found if not is_running(process)]
-
-
-def release(db: sqlite3.Connection, processes: Iterable[str]) -> None:
-    """Make due what these processes were posting."""
-    query = "UPDATE outbox SET process = NULL, next_at = 0 WHERE process = ?"
-    db.executemany(query, [(each,) for each in processes])
+    return [each for each in found if not is_running(each[0])]
 
 
 def drop(db: sqlite3.Connection, number: int) -> bool:
@@ -540,12 +537,7 @@ def drop(db: sqlite3.Connection, number: int) -> bool:
 
 
 def _asked(portal: str, now: float, with_content: bool) -> dict[str, object]:
-    return {
-        "portal": portal,
-        "with_content": int(with_content),
-        "now": now,
-        "longest": LONGEST_PAUSE,
-    }
+    return {"portal": portal, "with_content": with_content, "now": now, "longest": LONGEST_PAUSE}
 
 
 def _of_entry(db: sqlite3.Connection, key: Key) -> list[Pending]:
@@ -588,39 +580,6 @@ def _parse(rows: list[tuple[Any, ...]]) -> Pending:
 # --- rows
 
 
-def _add(
-    db: sqlite3.Connection,
-    key: Key,
-    data_key: bytes | None,
-    base: int | None,
-    portals: Collection[str],
-    lacking: Collection[str],
-    stamp: Stamp,
-    **state: object,
-) -> int:
-    """Add the rows of a write, one for each portal; one without an address if there is none."""
-    number: int
-    query = "SELECT coalesce(max(seq), 0) + 1 FROM sqlite_sequence WHERE name = 'outbox'"
-    (number,) = db.execute(query).fetchone()
-    targets = dict.fromkeys(portals, 0) | dict.fromkeys(lacking, 1) or {"": 0}
-    for portal, needs_content in targets.items():
-        row = {
-            "id": number,
-            "portal": portal,
-            "public_key": key[0],
-            "tweak": key[1],
-            "data_key": data_key,
-            "base": None if base is None else encode_revision(base),
-            "accepted": 0,
-            "needs_content": needs_content,
-            "created": stamp.now,
-            **state,
-        }
-        names, marks = ", ".join(row), ", ".join("?" * len(row))
-        db.execute(f"INSERT INTO outbox ({names}) VALUES ({marks})", tuple(row.values()))
-    return number
-
-
 def _of_signed(signed: SignedEntry) -> dict[str, object]:
     entry = signed.entry
     revision = encode_revision(entry.revision)
@@ -639,34 +598,3 @@ def _keep_limit(db: sqlite3.Connection, portal: str) -> None:
         "%s is owed more than %d registry entries: the oldest %d are given up",
         *(portal, LIMIT, _DROPPED_AT_ONCE),
     )
-
-
-def one_line(reason: str) -> str:
-    """Return a reason as it is stored: printable, and not too long."""
-    text = "".join(c if c.isprintable() else " " for c in reason[:_REASON_LIMIT])
-    return text or "unknown"
-
-
-# --- processes
-
-
-def name_of(process: int) -> str:
-    """Return a name that no other process has until the next boot."""
-    return f"{process} {_start_of(process)}"
-
-
-def is_running(process: str | None) -> bool:
-    """Whether the process of a name still runs."""
-    if not process:
-        return False
-    number, _, start = process.partition(" ")
-    return bool(start) and start == _start_of(int(number))
-
-
-def _start_of(process: int) -> str:
-    """Return when a process started, as ids are used again; empty if it is gone."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
-        return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
-    except (OSError, IndexError):
-        return ""

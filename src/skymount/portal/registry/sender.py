@@ -202,9 +202,8 @@ class Sender:
             except UnavailableError:
                 raise
             except KeyringError as error:  # it may be there again tomorrow
-                pause = _pause_of(pending)
                 fail = partial(self._ledger.fail, pending.id, str(error), pending.status)
-                await self._from_ledger(partial(fail, pause=pause))
+                await self._from_ledger(fail)
             except StorageError as error:  # it is gone, or somebody else is at it
                 log.info("registry entry %s: %s", ref, error)
             except StaleEntryError as error:
@@ -287,7 +286,7 @@ class Sender:
     # --- the log
 
     async def _count(self, *, is_last: bool = False) -> None:
-        text = summary(await self._from_ledger(self._ledger.pending) or ())
+        text = summary(await self._from_ledger(self._ledger.count_unsent) or 0)
         if text and text != self._last_summary and not is_last:
             log.warning(text)
         self._last_summary = text

@@ -50,7 +50,6 @@ from skymount.wire.registry_entry import DATA_LIMIT, DELETED, Entry, SignedEntry
 FRESH = 2.0  # seconds of `fresh`, unless told otherwise
 CONFLICTS = 5  # how often a rewrite takes another revision because somebody else was faster
 _BACK_OFF = 0.05  # seconds before a rewrite is retried, times the number of attempts so far
-_FIRST_PAUSE = 1.0  # seconds until a write that failed is sent again by itself
 
 _log = logging.getLogger(__name__)
 
@@ -402,11 +401,11 @@ class VerifiedRegistry(EntryReader):
         def keep() -> Sequence[Pending]:
             is_there = False
             if number is not None:
-                is_there = self.ledger.fail(number, reason, status, _FIRST_PAUSE)
+                is_there = self.ledger.fail(number, reason, status)
             is_lost = number is None or (is_new and status is Status.CONFLICT)
             if is_lost and not is_there and data != DELETED:
                 what = ref, data, reason, made_from, portals, lacking
-                return self.ledger.keep(*what, status, _FIRST_PAUSE)
+                return self.ledger.keep(*what, status)
             return ()
 
         try:

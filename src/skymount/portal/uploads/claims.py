@@ -28,6 +28,7 @@ from skymount.wire.metadata import Metadata, encode_metadata, parse_metadata
 from skymount.wire.skylink import Skylink
 
 _TIME = 5.0  # seconds that a portal has to show what it has
+_LOOKS, _PAUSE = 3, 0.5  # how often one that has nothing is asked again, and seconds before
 
 _START_PAGE = ("index.html",)
 
@@ -77,7 +78,14 @@ async def check(portal: PortalReader, skylink: Skylink, body: UploadBody, *, in_
     check, proof, has_looked = DownloadCheck(), None, False
     with trio.move_on_after(_TIME):
         try:
-            await _look(portal, skylink, body)
+            for left in range(0 if in_full else _LOOKS, -1, -1):
+                try:
+                    await _look(portal, skylink, body)
+                    break
+                except NotFoundError:  # another server of the same portal may be behind
+                    if not left:
+                        raise
+                    await trio.sleep(_PAUSE)
             if in_full:
                 proofs = ContentProofs(portal.http, RevisionMarks())
                 _, check, proof = await proofs.begin(skylink, "", call, archive="concat")

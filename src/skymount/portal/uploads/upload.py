@@ -3,7 +3,6 @@
 import logging
 import math
 from collections.abc import Awaitable, Callable, Collection
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import TypeVar
@@ -238,12 +237,34 @@ class _Upload:
         failures = {each: why for each, why in race.shortfalls().items() if each not in given}
         if not want.waits and (race.errors or given):
             failures = {each: failures[each] for each in race.errors}  # of those that were asked
+        for client in race.left:
+            if len(race.answers) < want.needed and not self.body.is_spent:
+                await self._ask_again(client, race, portals, given, failures)
         if self.body.is_spent and race.errors and len(race.asked) < len(portals.clients):
             client, error = race.errors.popitem()
             failures[client] = error.explained(after="; a pipe cannot be sent again")
         self.copies.results = {each: given[each] for each in portals.clients if each in given}
         self.copies.failures = failures
         await self._settle()
+
+    async def _ask_again(
+        self,
+        client: PortalReader,
+        race: Race[UploadResult],
+        portals: Portals,
+        given: dict[PortalReader, UploadResult],
+        failures: dict[PortalReader, PortalError],
+    ) -> None:
+        """Wait for a portal that gave no sign of life in time, as no other one has it."""
+        config = replace(portals.config, rounds=1)
+        alone = replace(portals, clients=[client], config=config, background=None)
+        again = Race(alone, self._send, Want(is_hedged=False), is_good=self._is_good)
+        await again.run()
+        found = {**again.answers, **again.doubtful}
+        race.answers.update(again.answers)
+        given.update(found)
+        failures.pop(client, None)
+        failures.update(again.errors if not found else {})
 
     def _is_good(self, result: UploadResult) -> bool:
         """Whether it is not worth another upload to find a right skylink."""
@@ -260,8 +281,9 @@ class _Upload:
             self._on_fallback(self.race.errors.get(client, last), client)
         try:
             result = await send(client.http, self.body.with_progress(self._progress_of(client)))
-        finally:
+        except PortalError:
             self._sent.pop(client, None)
+            raise
         skylink = result.skylink
         if skylink == self._counts:
             return result
@@ -308,7 +330,9 @@ class _Upload:
 
     async def _first_proved(self) -> Skylink | None:
         for client, result in self.copies.results.items():
-            with suppress(DisprovedError):
+            try:
                 if await check(client, result.skylink, self.body, in_full=True):
                     return result.skylink
+            except DisprovedError as error:
+                self.copies.portals.health(client).failed(error, trio.current_time())
         return None
