@@ -56,6 +56,7 @@ _LATER_LOOK = 1.0  # seconds after which the portals are asked for entries again
 _REPAIRED = 30.0  # seconds in which a portal that was behind is to have the newest entry
 _TIMEOUT = 10.0  # seconds: `timeout` where an operation is to wait for all of it
 _AWAY = 2.0  # seconds of a restart
+_WRITES, _SHARE = 200, 0.3
 _BACK = 60.0  # seconds in which a portal that works again is to be used
 
 
@@ -283,7 +284,7 @@ def _uploaded(pair: Pair, env: dict[str, str], number: int) -> float:
     return took if told and right in told[0] else math.inf
 
 
-def _try(work: Callable[[], None]) -> float:
+def _try(work: Callable[[], object]) -> float:
     """Return the seconds that something takes; without end if it fails."""
     begun = time.perf_counter()
     try:
@@ -311,6 +312,7 @@ def _outages(plan: Plan, pair: Pair) -> Iterator[Figure]:
     yield from _command(plan, pair)
     yield from _hanging(plan)
     yield from _back(plan, pair)
+    yield from _at_random(plan, pair)
     yield from _newest(plan, pair.portals)
     yield from _stopped(plan, pair.portals)
 
@@ -513,6 +515,25 @@ def _back(plan: Plan, pair: Pair) -> Iterator[Figure]:
     title = f"the first of two portals works again after {_TIMEOUT:g} s of 503"
     yield _seconds(f"{title}: until it has what was written", owed)
     yield _seconds(f"{title}: until it is used", used, _BACK)
+
+
+def _at_random(plan: Plan, pair: Pair) -> Iterator[Figure]:
+    """Entries are written while a share of all requests to the first of two portals fails."""
+    with _new_home(plan) as env:
+        _add_key(env)
+        with _mount(plan, *pair.proxies.urls, env=env) as mounted:
+            place = mounted.place / "registry" / _KEY
+            pair.proxies.set_mode(0, "mixed", share=_SHARE, seed=7)
+            try:
+                took = [
+                    _try(partial((place / f"{number % 20}").write_bytes, b"%d" % number))
+                    for number in range(_WRITES)
+                ]
+            finally:
+                pair.proxies.set_mode(0, "")
+    title = f"{_WRITES} writes, the first of two portals fails {_SHARE:.0%} of requests"
+    yield _seconds(f"{title}: median", statistics.median(took), 0.2)
+    yield _seconds(f"{title}: 99 of 100 within", sorted(took)[_WRITES * 99 // 100 - 1], 3.0)
 
 
 def _newest(plan: Plan, portals: Sequence[PortalProcess]) -> Iterator[Figure]:
