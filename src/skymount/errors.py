@@ -71,7 +71,8 @@ class PortalError(SkymountError):
     ``attempts`` counts how often the request was sent. ``unreached`` is the seconds spent if no
     connection could be made, else None. ``is_unsent``: the portal was not asked, since all
     connections to it were busy. ``retry_after`` is the seconds that it asks to be left alone.
-    ``advice`` is what to do about it, empty if that is not known.
+    ``is_contradicted``: another portal refused, or said «not found». ``advice`` is what to do about
+    it, empty if that is not known.
     """
 
     advice = ""
@@ -88,6 +89,7 @@ class PortalError(SkymountError):
         self.unreached: float | None = None
         self.is_unsent = False
         self.retry_after: float | None = None
+        self.is_contradicted = False
 
     def explained(self, *, before: str = "", after: str = "") -> Self:
         """Return the same error with more words around its message."""

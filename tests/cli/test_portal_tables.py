@@ -87,22 +87,22 @@ def test_writes_go_to_a_portal_that_is_not_read_only(
     one, two = fakes
     two.add(CONTENT)
     box = configured(sandbox, fakes, "read_only = true\n")
-    (box.root / "file").write_text("content")
+    (box.root / "f").write_text("content")
     box.succeed("key", "generate", "home")
     two.fault(lambda *_: Reply(204), "^POST /svc/registry")
-    assert box.succeed("upload", "file").rstrip("\n") == CONTENT.name
+    assert box.succeed("upload", "f").rstrip("\n") == CONTENT.name
     box.succeed("registry", "set", "home", "key", "text")
-    box.succeed("publish", "file", "--key", "home", "--as", "key")
+    box.succeed("publish", "f", "--key", "home", "--as", "key")
     box.skymount("skykey", "create", "name")
     assert {request.path for request in two.asked("^POST")} >= {
         *("/svc/registry", "/svc/createskykey")
     }
     assert_own_credentials(fakes)
     for command in (
-        ["upload", "file"],
+        ["upload", "f"],
         ["skykey", "create", "name"],
         ["registry", "set", "home", "key", "other"],
-        ["publish", "file", "--key", "home", "--as", "key"],
+        ["publish", "f", "--key", "home", "--as", "key"],
     ):
         said = box.fail(*command, "--portal", one.url, code=1)
         assert "read-only" in said, command

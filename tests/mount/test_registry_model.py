@@ -260,7 +260,8 @@ class Model(RuleBasedStateMachine):
                 assert not existed
                 assert mode in ("read", "edit")
             elif not result.was_changed and not result.faults & {"missing", "stale"}:
-                assert result.text != "ENOENT" or not existed  # G3
+                is_gone = not existed or self.was_seen_deleted(name)
+                assert result.text != "ENOENT" or is_gone  # G3, G20
             return
         if result.honest:
             assert existed or mode in ("append", "rewrite")
@@ -711,6 +712,12 @@ class Model(RuleBasedStateMachine):
     def has_data(self, name: int) -> bool:
         found = self.latest(name)
         return found is not None and not found.entry.is_deleted
+
+    def was_seen_deleted(self, name: int) -> bool:
+        """Whether a deletion is the newest that this machine has seen of an entry."""
+        ref = self.refs[name]
+        found = self.world.ledger.newest_entry(ref.public_key, ref.tweak)
+        return found is not None and found.entry.is_deleted
 
     def is_there(self, name: int) -> bool:
         return name in self.contents or name in self.local or self.has_data(name)

@@ -68,6 +68,7 @@ def content(
                 portals=settings.portal_options,
                 silence=settings.timeout,
                 after_silence=False,
+                recalls=True,
                 verify=settings.verify,
                 memory=max(settings.memory_cache, _MIN_MEMORY_CACHE),
                 disk=DiskSettings(0) if cached and settings.disk_cache else None,

@@ -84,6 +84,8 @@ class ContentSettings:
     """Whether the private key of a public key is here."""
     gave_up: "Callable[[Pending], None] | None" = None
     """Is told of writes that were superseded, in place of the log."""
+    recalls: bool = False
+    """Whether those who only read are given what was seen last, if no portal answers (G20)."""
     warn: Callable[[str], None] = log.warning
 
 
@@ -153,9 +155,10 @@ class Content:
                 text = "what portals showed of the registry is not remembered"
                 warn(f"{marks.failure}; {text}")
 
-        self.registry.on_stale = lambda what, error: warn(
-            f"{what}: no portal answers, so this is what was seen last: {error}"
-        )
+        if self.settings.recalls:
+            self.registry.on_stale = lambda what, error: warn(
+                f"{what}: no portal answers, so this is what was seen last: {error}"
+            )
         if await marks.open(lambda: self.ledger, warn, is_required=is_required):
             self._ends.callback(say_what_is_lost)
         return self.registry

@@ -134,7 +134,8 @@ class KeyTreeEdit(KeyTreeLookup[S]):
                 is_pending = await self._store.has_pending(node.entry_id)
                 is_local = await self._is_local(node)
                 if not is_local and not is_pending:
-                    await self._is_there(node, self._config.ttl) or refuse(errno.ENOENT)
+                    is_there = await self._is_there(node, self._config.ttl, fresh=True)
+                    is_there or refuse(errno.ENOENT)
                 with self._removing(node):
                     if not is_local or is_pending:  # what is pending would come back
                         await self._store.delete(node.entry_id, pair)

@@ -273,9 +273,16 @@ class KeyTreeLookup(Subtree, Generic[S]):
     def _time_left(self, state: S) -> float:
         return max(0.0, state.answered_at + self._config.ttl - trio.current_time())
 
-    async def _present(self, node: EntryFile, max_age: float = 0.0, since: float = -math.inf) -> S:
+    async def _present(
+        self,
+        node: EntryFile,
+        max_age: float = 0.0,
+        since: float = -math.inf,
+        *,
+        fresh: bool = False,
+    ) -> S:
         """Return an entry's state, as `KeyFileStore.read`; ENOENT when it is absent."""
-        state = await self._store.read(node.entry_id, max_age, since=since)
+        state = await self._store.read(node.entry_id, max_age, since=since, fresh=fresh)
         return state if state.data is not None else refuse(errno.ENOENT)
 
     async def _shown(self, node: EntryFile) -> S | None:
@@ -293,10 +300,13 @@ class KeyTreeLookup(Subtree, Generic[S]):
                 raise
             return None  # it was removed meanwhile
 
-    async def _is_there(self, node: EntryFile, max_age: float = 0.0) -> bool:
+    async def _is_there(
+        self, node: EntryFile, max_age: float = 0.0, *, fresh: bool = False
+    ) -> bool:
         """Whether there is an entry, even one that cannot be read."""
         try:
-            return (await self._store.read(node.entry_id, max_age)).data is not None
+            state = await self._store.read(node.entry_id, max_age, fresh=fresh)
+            return state.data is not None
         except _UNREADABLE:
             return True
 
@@ -316,7 +326,7 @@ class KeyTreeLookup(Subtree, Generic[S]):
         with self._entry_file(directory, name, errno.EINVAL) as node:
             if node.is_new or node.buffer is not None:
                 return True
-            return await self._is_there(node)
+            return await self._is_there(node, fresh=True)
 
     async def _is_absent(self, node: EntryFile) -> bool:
         """Whether an entry is known not to be there; asks when nothing is known, but not for long.
@@ -433,14 +443,19 @@ class KeyTreeLookup(Subtree, Generic[S]):
         return None if state is None else state.data
 
     async def _content(
-        self, node: EntryFile, max_age: float = 0.0, since: float = -math.inf
+        self,
+        node: EntryFile,
+        max_age: float = 0.0,
+        since: float = -math.inf,
+        *,
+        fresh: bool = False,
     ) -> tuple[FileData, S | None]:
         """Return (content, its state); ENOENT when the entry is absent."""
         if node.buffer is not None:
             return node.buffer.lend(), node.buffer.base
         if await self._is_local(node):
             return b"", None
-        state = await self._present(node, max_age, since)
+        state = await self._present(node, max_age, since, fresh=fresh)
         return state.data or b"", state
 
     @contextmanager

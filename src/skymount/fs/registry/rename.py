@@ -90,7 +90,7 @@ class KeyTreeRename(KeyTreeEdit[S]):
 
     async def _copy_to_scratch(self, directory: KeyDirectory, name: bytes, new_name: bytes) -> None:
         with self._entry_file(directory, name, errno.ENOENT) as node:
-            data, _ = await self._content(node)
+            data, _ = await self._content(node, fresh=True)
             is_new = node.is_new
             with self._removing(node):
                 self.nodes.scratch_file(directory, new_name, data)
@@ -104,7 +104,7 @@ class KeyTreeRename(KeyTreeEdit[S]):
                 if target.entry_id == source.entry_id:  # as two links to one file
                     return
             async with source.lock:
-                data, base = await self._content(source)
+                data, base = await self._content(source, fresh=True)
                 if base is not None:
                     self._store.check(source.entry_id, base)
                 with self._removing(source):

@@ -270,11 +270,12 @@ class Contestants:
         from any portal in that time. Those that may be restarting are waited for.
         """
         begun = trio.current_time()
-        with trio.move_on_at(begun + seconds / 2):
+        with trio.move_on_at(begun + seconds / 4):
             await ended.wait()
         if not ended.is_set():
             for client in self.clients:
-                self.ask_for_sign(client)
+                if not self.health(client).showed_signs(begun):
+                    self.ask_for_sign(client)
             with trio.move_on_at(begun + seconds):
                 await ended.wait()
             with trio.move_on_after(_GRACE):

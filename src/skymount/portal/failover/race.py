@@ -214,6 +214,9 @@ class Race(Generic[T]):
             if turn.tries == 0 and self._failure is None:
                 self._failure = turn.health.known_error
         found = self._failure or self._refusal or UnavailableError("no portal is configured")
+        if self._failure is not None and self._refusal is not None:
+            found = copy.copy(found)
+            found.is_contradicted = True
         return with_end(found, {turn.client.url: turn.health for turn in self._turns})
 
     def shortfalls(self) -> dict[PortalReader, PortalError]:

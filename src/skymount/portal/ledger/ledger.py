@@ -265,12 +265,14 @@ class Ledger:
         *,
         number: int | None = None,
         limit: int | None = None,
+        is_edit: bool = False,
     ) -> Write:
         """Sign content with a revision above `current` and all that were seen or claimed, for the
         `portals` and those `lacking` the content behind it.
 
         When this returns it is on disk, and takes the place of what was pending, or of the pending
-        write of this `number` alone. FrozenEntryError when there is no such revision,
+        write of this `number` alone. If it `is_edit`, what was pending becomes a conflict: it is
+        not part of the content. FrozenEntryError when there is no such revision,
         StaleEntryError when one above the `limit` was claimed before: something else was written.
         """
         data_key = encode(ref.data_key)
@@ -281,7 +283,7 @@ class Ledger:
                 raise StaleEntryError("the entry was changed since: something was written later")
             revision = entries.claim_next(db, ref.key, current)
             signed = Entry(ref.tweak, data, revision).sign(pair.private_key)
-            gone = outbox.replace(db, ref.key, data, number, only_same=False)
+            gone = outbox.replace(db, ref.key, data, number, is_edit=is_edit)
             stamp = self._stamp()
             put = outbox.put(db, signed, data_key, current, portals, lacking, stamp, number)
             return Write(put, signed, gone)
@@ -308,7 +310,8 @@ class Ledger:
 
         def write(db: sqlite3.Connection) -> list[Pending]:
             is_conflict = status is Status.CONFLICT
-            gone = outbox.replace(db, ref.key, data, only_same=is_conflict)
+            is_edit = base is not None
+            gone = outbox.replace(db, ref.key, data, only_same=is_conflict, is_edit=is_edit)
             stamp, made_from = self._stamp(), base
             if made_from is None:
                 mark = entries.read_mark(db, ref.key)

@@ -46,6 +46,7 @@ INTERRUPTED = "interrupted while it was posted"
 LACKS_CONTENT = "the content behind the entry could not be sent there"
 
 UNASKED = "it was sent when this portal was not in use"
+NOT_PART = "a later edit was made without it"
 _DROPPED_AT_ONCE = LIMIT // 10  # of the oldest, beyond the limit
 
 # Accepted rows of an older revision and a write that is not accepted go to one portal side by side:
@@ -179,16 +180,27 @@ def owed_summary(totals: Sequence[OwedTotal]) -> str:
 
 
 def replace(
-    db: sqlite3.Connection, key: Key, data: bytes, keep: int | None = None, *, only_same: bool
+    db: sqlite3.Connection,
+    key: Key,
+    data: bytes,
+    keep: int | None = None,
+    *,
+    only_same: bool = False,
+    is_edit: bool = False,
 ) -> list[Pending]:
     """Remove what a new write of an entry takes the place of, but for the write `keep`; return what
-    of it was never posted. If `only_same`, that is what has the same content.
+    of it was never posted. If `only_same`, that is what has the same content. An edit takes the
+    place of that only: the rest becomes a conflict.
     """
     gone = []
     for old in _of_entry(db, key):
         is_same = old.data == data
         is_kept = old.status is Status.CONFLICT or only_same
         if old.accepted or old.id == keep or (is_kept and not is_same):
+            continue
+        if is_edit and not is_same:
+            query = "UPDATE outbox SET status = ?, reason = ? WHERE id = ?"
+            db.execute(query, (Status.CONFLICT.value, NOT_PART, old.id))
             continue
         drop(db, old.id)
         if not (is_same or old.is_posting):

@@ -151,8 +151,9 @@ def status_after(error: BaseException, base: EntryState | None) -> Status:
 
 def _is_indefinite(error: Exception | None) -> bool:
     """Whether no portal had a definite answer."""
-    is_failure = isinstance(error, UnavailableError | BadContentError)
-    return is_failure and not isinstance(error, RolledBackError)
+    if not isinstance(error, UnavailableError | BadContentError):
+        return False
+    return not (isinstance(error, RolledBackError) or error.is_contradicted)
 
 
 class _SharedRequest:
@@ -162,6 +163,7 @@ class _SharedRequest:
         self.lock = trio.Lock()
         self.failures = 0
         self.error: PortalError | None = None
+        self.stale: EntryState | None = None
 
 
 class _PartlyAbsentError(NotFoundError):
@@ -243,21 +245,24 @@ class EntryReader:
         that ask at the same time share an answer. If `named` an existing entry is listed by
         `names`. Unless `fresh`, what was seen last is served if no portal has an answer (G20).
         """
-        if fresh:
-            return await self.ask(ref, named)
+        ask = self.ask if fresh else self._ask_or_recall
         if max_age <= 0:
-            return await self._ask_or_recall(ref, named)
+            return await ask(ref, named)
         shared = self._requests.setdefault(ref, _SharedRequest())
         answered, failures = trio.current_time() - max_age, shared.failures
-        if (state := self._cached_since(ref, answered, since)) is not None:
+        if (state := self._cached_since(ref, answered, since)) and not (fresh and state.stale):
             return state
         async with shared.lock:
-            if (state := self._cached_since(ref, answered, since)) is not None:
+            if (state := self._cached_since(ref, answered, since)) and not (fresh and state.stale):
                 return state
+            if not fresh and shared.stale is not None and shared.stale.answered_at >= answered:
+                return shared.stale
             if shared.error is not None and shared.failures > failures:
                 raise copy.copy(shared.error)
             try:
-                return await self._ask_or_recall(ref, named)
+                found = await ask(ref, named)
+                shared.stale = found if found.stale else None
+                return found
             except PortalError as error:
                 shared.failures, shared.error = shared.failures + 1, copy.copy(error)
                 raise

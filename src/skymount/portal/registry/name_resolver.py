@@ -157,6 +157,7 @@ class NameResolver:
         self._entries = entries
         self._config = config or NameResolverConfig()
         self._names: LRUCache[ResolvableName, _NameState] = LRUCache(_CACHED_NAMES)
+        self._records: LRUCache[str, DomainRecord] = LRUCache(_CACHED_NAMES)
         self._refs: LRUCache[Skylink, EntryId] = LRUCache(_CACHED_NAMES)
         entries.watch(self._entry_changed)
 
@@ -266,11 +267,14 @@ class NameResolver:
 
         async def ask() -> tuple[DomainRecord, bool]:
             record = await self._portals.first(ask_one, probe=ask_one)
+            self._records[domain] = record
             with suppress(StorageError):
                 await marks.name_since(name, encode_resolution(record).decode())
             return record, False
 
         async def recall() -> tuple[DomainRecord, bool] | None:
+            if domain in self._records:  # the ledger may have an older one
+                return self._records[domain], True
             text = await marks.name_target(name)
             with suppress(MalformedError):
                 return None if text is None else (parse_resolution(text.encode()), True)
@@ -284,14 +288,19 @@ class NameResolver:
             if link.version == 1:
                 return Resolution(link, verified=True, stale=is_stale)
             target = await self._by_registry(link, path)
-            if target is None:
-                found = await self._by_portal(link, path)
-                if not found.verified or len(self._portals.clients) < 2:
-                    return found
-                # one portal proved it; another may have a newer entry
-                target = await self._by_registry(link, path, is_proven=True)
-                if target is None:
-                    return found
+            if target is None or target[1]:
+                try:
+                    found = await self._by_portal(link, path)
+                except (UnavailableError, BadContentError):
+                    if target is None:
+                        raise
+                else:
+                    if not found.verified or len(self._portals.clients) < 2:
+                        return found
+                    # one portal proved it; another may have a newer entry
+                    target = await self._by_registry(link, path, is_proven=True)
+                    if target is None or target[1]:
+                        return found
             link, is_stale = target[0], is_stale or target[1]
         raise BadContentError(f"{link}: more registry entries than {HOPS} are on the way")
 

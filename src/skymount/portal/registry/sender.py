@@ -66,6 +66,8 @@ class _Line:
     pause: float = FIRST_PAUSE
     works: bool = False
     """Whether the last attempt succeeded."""
+    was_due: Sequence[tuple[int, int, float]] = ()
+    """What was sent last: numbers, attempts, times."""
 
 
 class Sender:
@@ -134,9 +136,13 @@ class Sender:
                 with trio.move_on_after(min(wait, LAST_PAUSE)):
                     await line.changed.wait()
                 continue
+            was_due = line.was_due
             failure = await self._send_due(line)
             self._counted.set()
-            if failure is None:
+            if failure is None and line.was_due == was_due:  # another process is at it, say
+                await trio.sleep(line.pause)
+                line.pause = min(2 * line.pause, LAST_PAUSE)
+            elif failure is None:
                 line.pause = FIRST_PAUSE
                 if not line.works:
                     line.works = True
@@ -175,8 +181,10 @@ class Sender:
             except UnavailableError as error:
                 failure = error
 
+        found = await self._from_ledger(due) or ()
+        line.was_due = [(each.id, each.attempts, each.next_at) for each in found]
         async with trio.open_nursery() as nursery:
-            for pending in await self._from_ledger(due) or ():
+            for pending in found:
                 nursery.start_soon(send, pending)
         return failure
 

@@ -315,7 +315,11 @@ class VerifiedRegistry(EntryReader):
                     await self._unchanged(ref, number, current, lacking)
                     return current
                 claim = partial(self.ledger.claim, portals=portals, lacking=lacking)
-                more = {"number": number, "limit": limit}
+                more = {
+                    "number": number,
+                    "limit": limit,
+                    "is_edit": base is not None and base.data is not None,
+                }
                 given = ref, pair, data, current.revision
                 write = await self.marks.in_thread(partial(claim, *given, **more))
                 number, limit = write.id, None
@@ -398,11 +402,15 @@ class VerifiedRegistry(EntryReader):
         is_conflict = before is Status.CONFLICT
         status = Status.CONFLICT if is_conflict else status_after(error, base)
 
+        is_replaced = False
+
         def keep() -> Sequence[Pending]:
+            nonlocal is_replaced
             is_there = False
             if number is not None:
                 is_there = self.ledger.fail(number, reason, status)
             is_lost = number is None or (is_new and status is Status.CONFLICT)
+            is_replaced = not (is_there or is_lost)
             if is_lost and not is_there and data != DELETED:
                 what = ref, data, reason, made_from, portals, lacking
                 return self.ledger.keep(*what, status)
@@ -414,6 +422,9 @@ class VerifiedRegistry(EntryReader):
                     await self._give_up_frozen(number)
                     return
                 self._give_up(await self.marks.in_thread(keep))
+                if is_replaced:
+                    text = "registry entry %s: not posted, and another process wrote later: %s"
+                    _log.warning(text, ref, ascii(data))
             self.wake_senders()
         except StorageError as failure:
             _log.error("registry entry %s: %s; then: %s", ref, reason, failure)
