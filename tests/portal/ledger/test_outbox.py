@@ -148,7 +148,7 @@ def test_a_write_takes_the_place_of_what_is_pending(ledger: Ledger):
     ledger.keep(REF, b"edit", "changed", 4, [A], status=Status.CONFLICT)
     ledger.keep(REF, b"same", "changed", 4, [A], status=Status.CONFLICT)
     assert ledger.keep(REF, b"first", "down", 4, [A, B]) == []
-    (gone,) = ledger.keep(REF, b"second", "refused", 4, [A], status=Status.WAITING)
+    (gone,) = ledger.keep(REF, b"second", "refused", None, [A], status=Status.WAITING)
     assert (gone.data, gone.portals) == (b"first", (A, B))
     write = claim(ledger, b"same")
     assert [each.data for each in write.superseded] == [b"second"]
@@ -156,6 +156,17 @@ def test_a_write_takes_the_place_of_what_is_pending(ledger: Ledger):
     ledger.fail(write.id, "down", Status.WAITING)
     assert claim(ledger, b"same").superseded == []
     assert [each.data for each in unsent(ledger)] == [b"edit", b"same"]
+
+
+def test_an_edit_takes_the_place_of_nothing(ledger: Ledger):
+    """G12: what is pending is no part of it, so that becomes a conflict."""
+    ledger.keep(REF, b"first", "down", 4, [A], status=Status.WAITING)
+    assert ledger.keep(REF, b"second", "down", 4, [A], status=Status.WAITING) == []
+    write = ledger.claim(REF, PAIR, b"third", 4, [A], is_edit=True)
+    assert write.superseded == []
+    found = {each.data: each.status for each in unsent(ledger)}
+    conflict = Status.CONFLICT
+    assert found == {b"first": conflict, b"second": conflict, b"third": Status.WAITING}
 
 
 def test_a_conflict_takes_the_place_of_nothing(ledger: Ledger):

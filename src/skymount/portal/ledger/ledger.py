@@ -310,7 +310,7 @@ class Ledger:
 
         def write(db: sqlite3.Connection) -> list[Pending]:
             is_conflict = status is Status.CONFLICT
-            is_edit = base is not None
+            is_edit = base is not None and base >= 0
             gone = outbox.replace(db, ref.key, data, only_same=is_conflict, is_edit=is_edit)
             stamp, made_from = self._stamp(), base
             if made_from is None:
