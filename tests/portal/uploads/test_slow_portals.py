@@ -25,7 +25,7 @@ async def test_a_slow_portal_is_not_left_for_one_that_fails(seconds: float):
 
 async def test_a_slow_portal_gets_its_copy_in_the_time_that_a_command_waits():
     async with several(2) as found:
-        found.fakes[1].fault(waits(1.2))
+        found.fakes[1].fault(waits(1.0))
         copies = await upload_to_all(found.portals, body(), 1, patience=10.0, extra=1.0)
         assert not copies.failures
 

@@ -39,7 +39,7 @@ from skymount.portal.http.request_watch import RequestWatch, watched
 
 T = TypeVar("T")
 
-_SIGN_TIME = 1.5  # seconds that a portal has for a sign of life, and before for the connection
+_SIGN_TIME = 1.25  # seconds that a portal has for a sign of life, and before for the connection
 _GRACE = 0.1  # seconds in which this program takes note of what came, if it stood still
 _ALONE_SIGN_TIME = 4.0  # the same of the only portal
 

@@ -215,7 +215,6 @@ class Race(Generic[T]):
                 self._failure = turn.health.known_error
         found = self._failure or self._refusal or UnavailableError("no portal is configured")
         if self._failure is not None and self._refusal is not None:
-            found = copy.copy(found)
             found.is_contradicted = True
         return with_end(found, {turn.client.url: turn.health for turn in self._turns})
 
