@@ -554,7 +554,9 @@ class Race(Generic[T]):
             return
         runner.is_given_up = True
         self.left.append(runner.turn.client)
-        waited = runner.watch.wait(now) if runner.pinged is None else now - runner.pinged
+        waited = runner.watch.wait(now)
+        if runner.pinged is not None:  # the question for a sign may be an earlier one
+            waited = max(waited, now - runner.pinged)
         error = _no_answer(runner, now)
         if not runner.watch.is_idle or self._judge is not None:
             runner.turn.health.failed(error, now, waited=waited)
