@@ -128,8 +128,8 @@ def test_retry_posts_everything_in_order(box: Sandbox, pair: SigningKeyPair) -> 
 def test_only_the_last_of_two_rewrites_is_sent(box: Sandbox, pair: SigningKeyPair) -> None:
     """G12: both were written while no portal answered; the second one is what the file had."""
     box.succeed("registry", "set", "home", "greeting", "before")
-    held(box, pair, b"first", 0)
-    held(box, pair, b"second", 0)
+    held(box, pair, b"first")
+    held(box, pair, b"second")
     found = json.loads(box.succeed("registry", "retry", "--json"))
     assert [each["revision"] for each in found] == [1]
     assert box.succeed("registry", "get", "home", "greeting") == "second\n"
