@@ -431,13 +431,9 @@ async def test_nobody_waits(stack: OpenContentStack):
         assert not made.portals[1].asked("GET.*concat")
 
 
-@pytest.mark.parametrize(
-    ("streams", "requests"),
-    [(True, ["bytes=0-1599"]), (False, ["bytes=0-1599", "bytes=0-7"])],
-    ids=["one stream", "file by file"],
-)
-async def test_trial_is_small(stack: OpenContentStack, streams: bool, requests: list[str]):
-    """R12: of many files one is enough to see that a portal works again."""
+@pytest.mark.parametrize("streams", [True, False])
+async def test_trial_is_small(stack: OpenContentStack, streams: bool):
+    """R11: the beginning is enough to see that a portal works again."""
     before = plain(100)
     files = skyfiles.of_files({f"{number:03}": b"12345678" for number in range(200)})
     many = replace(files, base=None)
@@ -454,10 +450,10 @@ async def test_trial_is_small(stack: OpenContentStack, streams: bool, requests: 
         first.requests.clear()
         assert bytes(await made.reader.read(found[1], 0, found[1].size)) == many.payload
         with trio.fail_after(10):
-            while len(first.requests) < len(requests):
+            while not first.requests:
                 await trio.sleep(0.01)
         await trio.sleep(0.3)
-        assert [request.headers["range"] for request in first.requests] == requests
+        assert [request.headers["range"] for request in first.requests] == ["bytes=0-65535"]
 
 
 async def two_requests(portal: FakePortal, content: FakeSkyfile) -> None:

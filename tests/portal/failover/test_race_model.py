@@ -49,8 +49,8 @@ class Portal:
     def http(self) -> "Portal":
         return self
 
-    async def is_alive(self, on_lent: Callable[[], None] = lambda: None) -> bool:
-        on_lent()
+    async def is_alive(self, on_connected: Callable[[], None] = lambda: None) -> bool:
+        on_connected()
         if self.behaviour == "silent":
             await trio.sleep(IDLE)
         await trio.sleep(QUICK)
@@ -104,6 +104,8 @@ class World:
     known: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """The behaviours that each kind of operation has met last."""
     changed_at: float = -math.inf
+    stood_still: float = 0.0
+    """Seconds in which the program was suspended, which are nobody's fault."""
 
     def works(self) -> list[Portal]:
         return [each for each in self.fakes if each.behaviour == "works"]
@@ -112,7 +114,7 @@ class World:
         """Make an operation; check its result, and how long it took."""
         works, behaviours = self.works(), tuple(each.behaviour for each in self.fakes)
         limit = LATER if self.known.get(kind) == behaviours else FIRST
-        begun, result = trio.current_time(), ""
+        begun, result, still = trio.current_time(), "", self.stood_still
         failure: PortalError | None = None
         with trio.move_on_after(patience) as scope:
             try:
@@ -120,7 +122,7 @@ class World:
                     result = await self._ask(kind)
             except PortalError as error:
                 failure = error
-        took = trio.current_time() - begun
+        took = trio.current_time() - begun - (self.stood_still - still)
         if scope.cancelled_caught:
             return
         if isinstance(failure, NotFoundError):
@@ -182,6 +184,19 @@ async def _at_once(kind: str, count: int, world: World) -> None:
             nursery.start_soon(world.run, kind)
 
 
+async def _stand_still(kind: str, seconds: float, world: World) -> None:
+    """Suspend the program while an operation is under way: that makes no portal late."""
+    clock = cast(trio.testing.MockClock, trio.lowlevel.current_clock())
+    lost = [each.hedges_lost for each in world.portals.figures()]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.run, kind)
+        await trio.sleep(QUICK / 2)
+        world.stood_still += seconds
+        clock.jump(seconds)
+    if len(world.works()) == len(world.fakes):
+        assert [each.hedges_lost for each in world.portals.figures()] == lost
+
+
 async def _sleep(seconds: float, world: World) -> None:
     await trio.sleep(seconds)
 
@@ -198,6 +213,9 @@ _steps = st.one_of(
         lambda kind, patience: partial(_give_up, kind, patience), _kinds, st.floats(0.01, 5.0)
     ),
     st.builds(lambda kind, count: partial(_at_once, kind, count), _kinds, st.integers(2, 6)),
+    st.builds(
+        lambda kind, seconds: partial(_stand_still, kind, seconds), _kinds, st.floats(0.5, 30.0)
+    ),
     st.builds(lambda seconds: partial(_sleep, seconds), st.floats(0.01, 90.0)),
 )
 

@@ -27,9 +27,6 @@ from skymount.wire import base_sector
 
 log = logging.getLogger(__name__)
 
-_SAMPLE = 256 << 10
-"""Bytes that show how fast a portal is."""
-
 _ROOM_POLL = 0.1
 """Seconds between two looks for room to ask a second portal."""
 
@@ -230,7 +227,7 @@ class Fetcher:
             await self._portals.first(
                 partial(self._receive, job, stop),
                 urgent=lambda: not job.speculative or job.is_wanted,
-                probe=partial(_sample, skyfile, job.refused),
+                probe=lambda client: client.sample(skyfile.skylink),
             )
 
     async def _inline_on_disk(self, skyfile: Skyfile) -> Data | None:
@@ -321,19 +318,6 @@ class Fetcher:
         if self.pending.get(key) is unit:
             del self.pending[key]
         unit.settle(data)
-
-
-async def _sample(skyfile: Skyfile, refused: set[PortalReader], client: PortalReader) -> None:
-    """Receive a little of some content and drop it, to see whether a portal works again. From a
-    portal that does not send the payload as one stream it is a part of the first file only.
-    """
-    buffer = memoryview(bytearray(min(_SAMPLE, skyfile.size)))
-    first_file = next((size for _, _, size in skyfile.listing.extents_from(0)), len(buffer))
-    views = [view for view in (buffer[:first_file], buffer[first_file:]) if view]
-    async with aclosing(range_request.receive(client, skyfile, 0, views, refused)) as each:
-        async for _ in each:
-            if client in refused:
-                break
 
 
 def _may_keep(skyfile: Skyfile, client: PortalReader) -> bool:

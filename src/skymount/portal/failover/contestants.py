@@ -1,4 +1,5 @@
-"""The portals that take part in races: how each does, one attempt at one of them, signs of life.
+"""The portals that take part in races: how each does, one attempt at one of them, signs of life,
+and how long operations wait for one that may be restarting.
 
 A portal is known to be silent if it let a whole attempt pass without a sign of life. It is asked
 for one whenever an operation needs it, and is used again as soon as it gives one.
@@ -40,8 +41,8 @@ from skymount.portal.http.request_watch import RequestWatch, watched
 T = TypeVar("T")
 
 _SIGN_TIME = 1.25  # seconds that a portal has for a sign of life, and before for the connection
+_ALONE_SIGN_TIME = 4.0  # seconds that the only portal has for both
 _GRACE = 0.1  # seconds in which this program takes note of what came, if it stood still
-_ALONE_SIGN_TIME = 4.0  # the same of the only portal
 
 
 Ask = Callable[[PortalReader], Awaitable[T]]
