@@ -76,12 +76,12 @@ def test_several_processes_that_are_killed(tmp_path: Path):
         try:
             for _ in range(WRITERS):
                 writers.begin()
-            until = time.monotonic() + (SECONDS or 8)
+            until, chance = time.monotonic() + (SECONDS or 8), random.Random(SECONDS)
             while time.monotonic() < until or writers.kills < 5:
                 for portal in portals:
-                    portal.always = random.choice(FAULTS)
-                time.sleep(random.uniform(0.2, 1.5))
-                number = random.randrange(WRITERS)
+                    portal.always = chance.choice(FAULTS)
+                time.sleep(chance.uniform(0.2, 1.5))
+                number = chance.randrange(WRITERS)
                 if "done" in writers.running[number][1].read_text():
                     writers.kill(number)
                     writers.begin()

@@ -1,5 +1,6 @@
-"""Reading registry entries from all portals: verified, never rolled back, cached; and read repair:
-a portal that turns out to be behind is owed the newest entry that is known.
+"""Reading registry entries from all portals: verified, never rolled back, cached; what was seen
+last while no portal has an answer; and read repair: a portal that turns out to be behind is owed
+the newest entry that is known.
 """
 
 import copy

@@ -423,7 +423,7 @@ class VerifiedRegistry(EntryReader):
                     return
                 self._give_up(await self.marks.in_thread(keep))
                 if is_replaced:
-                    text = "registry entry %s: not posted, and another process wrote later: %s"
+                    text = "registry entry %s: not posted, and replaced or dropped meanwhile: %s"
                     _log.warning(text, ref, ascii(data))
             self.wake_senders()
         except StorageError as failure:
